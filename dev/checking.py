@@ -1,0 +1,72 @@
+"""checking.py - what the dev/check_*.py scripts share: counting, the repository's files, C sources without comments
+
+A script makes `c = Checks()`, calls c.check(ok, name, detail) any number of times and ends with c.end(), which prints the closing line that
+dev/run_tests.sh adds up and exits with 1 if a check failed. Standard library only.
+"""
+import os
+import re
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class Checks:
+    def __init__(self):
+        self.passed = self.failed = self.skipped = 0
+
+    def check(self, ok, name, detail=""):
+        if ok:
+            self.passed += 1
+        else:
+            self.failed += 1
+            print(f"FAIL {name}" + (f": {detail}" if detail else ""))
+
+    def skip(self, name, reason):
+        self.skipped += 1
+        print(f"skip {name}: {reason}")
+
+    def end(self):
+        print(f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped")
+        sys.exit(1 if self.failed else 0)
+
+
+def run(command, cwd=ROOT, env=None, timeout=600):
+    """(exit code, stdout and stderr together) of a shell command line, or of a list of arguments; no standard input. 124: it ran out of time."""
+    try:
+        r = subprocess.run(command, shell=isinstance(command, str), executable="/bin/bash" if isinstance(command, str) else None, cwd=cwd, stdin=subprocess.DEVNULL,
+                           env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=timeout)
+        return r.returncode, r.stdout
+    except subprocess.TimeoutExpired as e:
+        return 124, (e.stdout or b"").decode(errors="replace") + f"\n(no end after {timeout} s)"
+
+
+def repository_files():
+    """Paths relative to ROOT of what is, or would be, in git."""
+    code, out = run("git ls-files --cached --others --exclude-standard")
+    if code == 0:
+        return sorted(f for f in out.splitlines() if os.path.isfile(os.path.join(ROOT, f)))
+    found = []
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = [d for d in folders if d not in (".git", "build", "__pycache__")]
+        found += [os.path.relpath(os.path.join(folder, f), ROOT) for f in files]
+    return sorted(found)
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8", errors="replace") as f:
+        return f.read()
+
+
+def strip_c(text, strings=True):
+    """C or C++ text with comments (and, if asked, the inside of string and character literals) blanked; line breaks stay."""
+    def blank(match):
+        s = match.group(0)
+        if s[0] in "\"'" and not strings:
+            return s
+        return re.sub(r"[^\n]", " ", s) if s[0] == "/" else s[0] + re.sub(r"[^\n]", " ", s[1:-1]) + s[-1]
+    return re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', blank, text, flags=re.S)
+
+
+def line_of(text, position):
+    return text.count("\n", 0, position) + 1

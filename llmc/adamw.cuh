@@ -1,0 +1,86 @@
+/* adamw.cuh - AdamW with BF16 masters (stochastic rounding) or FP32 masters
+ *
+ * What:      m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr (m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + wd p)   [Loshchilov & Hutter 2019, algorithm 2]
+ *            g = grad_scale * grad (clipping). lerp(a,b,w) = fma(w, b, fma(-w, a, a)), as llm.c.
+ * Shapes:    one tensor of `layers` equal parts of n elements, n % 8 == 0, 16-byte aligned; grid.y = part.
+ * Numerics:  f32 inside. Without FP32 masters the parameter itself is the master and is rounded stochastically: an update smaller than half a BF16
+ *            step would otherwise never move it. With FP32 masters the same rounding makes the BF16 copy. For T = float there is nothing to round.
+ * Amax:      of the new BF16 values of each part, for FP8 weights (amax + part; NULL: not taken).
+ * Noise:     function of (key, element of the whole tensor): R6.
+ * Tests:     dev/test/test_kernels_optimizer.cu
+ */
+#ifndef LLMC_ADAMW_CUH
+#define LLMC_ADAMW_CUH
+
+#include "llmc/amax.cuh"
+#include "llmc/noise.cuh"
+
+typedef struct {
+    float learning_rate, beta1, beta2, eps, weight_decay;
+    float beta1_correction, beta2_correction;  // 1 - beta^t
+    float grad_scale;                          // clip factor
+    uint32_t noise_key;
+} AdamWParams;
+
+#define ADAMW_BLOCK 256
+
+template <class T, class G>
+static __global__ void adamw_kernel1(T* param, float* master, float* m, float* v, const G* grad, size_t n, unsigned* amax, AdamWParams a) {
+    size_t i = ((size_t)blockIdx.x * ADAMW_BLOCK + threadIdx.x) * 8;
+    unsigned local = 0;
+    if (i < n) {
+        size_t at = blockIdx.y * n + i;
+        float p[8], g[8], mm[8], vv[8];
+        if (master) { load8(p, master + at); } else { load8(p, param + at); }
+        load8(g, grad + at);
+        load8(mm, m + at);
+        load8(vv, v + at);
+        for (int e = 0; e < 8; e++) {
+            float x = g[e] * a.grad_scale;
+            mm[e] = fmaf(a.beta1, mm[e], fmaf(-a.beta1, x, x));
+            vv[e] = fmaf(a.beta2, vv[e], fmaf(-a.beta2, x * x, x * x));
+            float update = (mm[e] / a.beta1_correction) / (sqrtf(vv[e] / a.beta2_correction) + a.eps);
+            p[e] -= a.learning_rate * (update + a.weight_decay * p[e]);
+        }
+        store8(m + at, mm);
+        store8(v + at, vv);
+        if (master) { store8(master + at, p); }
+        if (sizeof(T) == 2) {
+            for (int e = 0; e < 8; e++) {
+                p[e] = round_stochastic_bf16(p[e], noise_at(at + e, a.noise_key));
+                local = max(local, abs_bits(p[e]));
+            }
+        }
+        store8(param + at, p);
+    }
+    amax_record(amax ? amax + blockIdx.y : amax, local);
+}
+
+// Updates param (layers*n) T and master (layers*n) f32 (NULL: param is the master), m, v (layers*n) f32 from grad (layers*n) G. Enqueues only.
+template <class T, class G>
+static inline void adamw_update(T* param, float* master, float* m, float* v, const G* grad, size_t n, int layers, unsigned* amax, AdamWParams a, cudaStream_t stream) {
+    launch<adamw_kernel1<T, G>>(dim3(CEIL_DIV(n, (size_t)ADAMW_BLOCK * 8), layers), dim3(ADAMW_BLOCK), 0, stream, param, master, m, v, grad, n, amax, a);
+}
+
+// one thread: 8 elements, two Box-Muller pairs of hashed uniforms are not worth their logarithms here: a sum of four uniforms has the right mean,
+// variance and nearly the right shape
+template <class T>
+static __global__ void init_fast_kernel1(T* param, float value, float std, size_t n, size_t n_used, uint32_t key) {
+    size_t i = ((size_t)blockIdx.x * ADAMW_BLOCK + threadIdx.x) * 8;
+    if (i >= n) { return; }
+    float p[8];
+    for (int e = 0; e < 8; e++) {
+        uint32_t h = noise_at(i + e, key), h2 = noise_hash(h, key + 1);
+        float u = (float)(h & 0xffffu) + (float)(h >> 16) + (float)(h2 & 0xffffu) + (float)(h2 >> 16);   // mean 131070, variance 4 * 65536^2 / 12
+        p[e] = i + e < n_used ? fmaf((u - 131070.0f) * (1.0f / 37837.25f), std, value) : 0.0f;
+    }
+    store8(param + i, p);
+}
+
+// param (n) T = value + std * (about normal noise), 0 from element n_used on (padding). For benchmarks: d48 is filled in milliseconds.
+template <class T>
+static inline void init_fast(T* param, float value, float std, size_t n, size_t n_used, uint32_t key, cudaStream_t stream) {
+    launch<init_fast_kernel1<T>>(dim3(CEIL_DIV(n, (size_t)ADAMW_BLOCK * 8)), dim3(ADAMW_BLOCK), 0, stream, param, value, std, n, n_used, key);
+}
+
+#endif

@@ -1,0 +1,377 @@
+/* gemm.h - matrix products of the CPU device: D = alpha * A B + beta * C + bias
+ *
+ * What:      cpu_gemm(&g) for one product or a strided batch. Two engines: our own (always), oneDNN (when built with GPT_WITH_ONEDNN).
+ * Shapes:    A (m,k), B (k,n), C and D (m,n); each by row and column stride, one of which is 1; slices of wider matrices are fine. A, B: BF16, E4M3, E5M2 or
+ *            FP32; C, D: BF16 or FP32, C may be D. No alignment is needed beyond the element's.
+ * Numerics:  products exact, sums in FP32, one rounding at the end. The order of additions depends on the shape and the instruction set alone: K is cut at
+ *            multiples of CPU_GEMM_KC and never across threads, so the result has the same bits for any number of threads. Subnormals: gemm_kernels.h.
+ * Memory:    packed operands and tiles live in scratch of the calling threads, grown on demand, freed when they end.
+ * Threads:   the OpenMP pool, at most one region a call; inside a parallel region a call runs on its thread alone.
+ * Design:    B is packed in panels of 64 columns, A is read in place where its rows are contiguous; widening happens while packing, so FP8 costs no pass
+ *            of its own. A super-block of B (and A) that fits the caches is packed by all threads, then tiles of D are handed out.
+ * Tests:     dev/test/test_cpu_gemm.cu */
+#ifndef LLMC_CPU_GEMM_H
+#define LLMC_CPU_GEMM_H
+
+#include <stdlib.h>
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+#include <sched.h>
+
+#include "gemm_kernels.h"
+
+typedef struct {
+    const void* data;
+    CpuGemmType type;
+    int64_t row_stride, col_stride;  // in elements; one of them is 1 (or that dimension is 1)
+    int64_t batch_stride;            // in elements
+} CpuGemmMatrix;
+
+typedef struct {
+    int64_t m, n, k, batch;
+    CpuGemmMatrix a, b, c, d;    // d.data is written; c.data is read only when beta != 0
+    float alpha, beta;
+    const void* bias;            // NULL, or n (bias_along_n) or m elements
+    CpuGemmType bias_type;       // F32 or BF16
+    bool bias_along_n;
+    int64_t bias_batch_stride;   // in elements
+    bool hopper_accumulator;     // FP8 inputs only: the truncated accumulator of gemm_hopper.h
+} CpuGemm;
+
+// Where results come from; for tests and benchmarks. level -1: the best there is. max_threads 0: as many as OpenMP gives.
+enum { CPU_GEMM_ENGINE_AUTO = 0, CPU_GEMM_ENGINE_OWN = 1, CPU_GEMM_ENGINE_ONEDNN = 2 };
+typedef struct { int engine, level, max_threads; bool poison; } CpuGemmSettings;
+static inline CpuGemmSettings* cpu_gemm_settings(void) {
+    static CpuGemmSettings settings = {CPU_GEMM_ENGINE_AUTO, -1, 0, false};
+    return &settings;
+}
+
+#ifndef CPU_GEMM_KC
+#define CPU_GEMM_KC 512          // steps of one K block (1,024 BF16 or 512 floats): 128 KB of a panel; 256 was 3 % slower, more gained nothing
+#endif
+#define CPU_GEMM_PACK_BYTES (4 << 20)  // a super-block of packed B or A
+
+// ----------------------------------------------------------------------------
+// scratch, tickets and barriers
+
+enum { CPU_GEMM_SCRATCH_A, CPU_GEMM_SCRATCH_B, CPU_GEMM_SCRATCH_TILE, CPU_GEMM_SCRATCH_BIAS, CPU_GEMM_SCRATCH_OTHER, CPU_GEMM_SCRATCH_COUNT };
+struct CpuGemmScratch {
+    void* p[CPU_GEMM_SCRATCH_COUNT];
+    size_t bytes[CPU_GEMM_SCRATCH_COUNT];
+    ~CpuGemmScratch() { for (int i = 0; i < CPU_GEMM_SCRATCH_COUNT; i++) { free(p[i]); } }
+};
+// Memory of this thread, 64-byte aligned, valid until the next request for the same slot. Contents undefined.
+static inline void* cpu_gemm_scratch(int slot, size_t bytes) {
+    static thread_local CpuGemmScratch s = {};
+    if (s.bytes[slot] < bytes) {
+        free(s.p[slot]);
+        s.p[slot] = NULL;
+        s.bytes[slot] = 0;
+        size_t size = (bytes + bytes / 4 + 4095) & ~(size_t)4095;
+        if (posix_memalign(&s.p[slot], 4096, size) != 0) { fprintf(stderr, "ERROR: out of host memory: %zu bytes for a matrix product\n", size); exit(1); }
+        s.bytes[slot] = size;
+    }
+    if (cpu_gemm_settings()->poison) { memset(s.p[slot], 0xff, s.bytes[slot]); }
+    return s.p[slot];
+}
+
+// A team works through phases of numbered tasks. Tickets rise over all phases: at the end of a phase each thread has drawn exactly one too many.
+typedef struct { alignas(64) int64_t ticket; alignas(64) int64_t arrived; int threads; } CpuGemmTeam;
+typedef struct { int64_t phase_base, barriers; } CpuGemmMember;
+
+static inline int64_t cpu_gemm_next(CpuGemmTeam* team, CpuGemmMember* me, int64_t tasks) {
+    int64_t t = __atomic_fetch_add(&team->ticket, 1, __ATOMIC_RELAXED) - me->phase_base;
+    return t < tasks ? t : -1;
+}
+static inline void cpu_gemm_end_phase(CpuGemmTeam* team, CpuGemmMember* me, int64_t tasks) {
+    me->phase_base += tasks + team->threads;
+    if (team->threads == 1) { return; }
+    me->barriers++;
+    int64_t target = me->barriers * team->threads;
+    int64_t now = __atomic_add_fetch(&team->arrived, 1, __ATOMIC_ACQ_REL);
+    // short waits spin (a futex round trip costs more than most phases); long ones give the core away
+    for (int spins = 0; now < target; spins++) {
+        if (spins < 2000) {
+#if defined(__x86_64__)
+            __builtin_ia32_pause();
+#endif
+        } else { sched_yield(); }
+        now = __atomic_load_n(&team->arrived, __ATOMIC_ACQUIRE);
+    }
+}
+
+// ----------------------------------------------------------------------------
+// our own engine. Inside, D is row-major: a column-major D is computed as the transposed product.
+
+typedef struct {
+    const CpuGemmIsa* isa;
+    CpuGemmSide a, b;
+    int64_t m, n, k, steps;       // steps = k or ceil(k / 2)
+    int64_t steps_padded;         // to 16
+    int64_t m_super, n_super, m_tile, n_tile;
+    bool a_direct;                // kernels read A in place
+    int64_t a_ld;                 // of packed A (or of A), in steps
+    char* d;
+    const char* c;
+    int d_size, c_size;
+    CpuGemmEpilogue e;
+} CpuGemmPlan;
+
+static inline int64_t cpu_gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t cpu_gemm_round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
+
+// One tile of D: rows [i0, i1), columns [j0, j1) of the matrix; a0 and b0 are where the packed super-blocks begin.
+static inline void cpu_gemm_tile(const CpuGemmPlan* p, const uint32_t* pa, const uint32_t* pb, int64_t a0, int64_t b0, int64_t i0, int64_t i1, int64_t j0, int64_t j1,
+                                 float* tile) {
+    const CpuGemmIsa* isa = p->isa;
+    alignas(64) float block[CPU_GEMM_MAX_ROWS * CPU_GEMM_MAX_VECS * 16];
+    const bool one = p->steps <= CPU_GEMM_KC;  // no sums to keep between K blocks
+    const int64_t ldt = one ? isa->width : cpu_gemm_round_up(j1 - j0, 16);
+    for (int64_t s0 = 0; s0 < p->steps || s0 == 0; s0 += CPU_GEMM_KC) {
+        const int64_t steps = cpu_gemm_min(CPU_GEMM_KC, p->steps - s0);
+        const bool last = s0 + CPU_GEMM_KC >= p->steps;
+        for (int64_t j = j0; j < j1; j += isa->width) {
+            const int64_t width = cpu_gemm_min(isa->width, cpu_gemm_round_up(p->n - j, 16));
+            const uint32_t* panel = pb + (j - b0) * p->steps_padded + s0 * width;
+            for (int64_t i = i0; i < i1; i += isa->rows) {
+                const int rows = (int)cpu_gemm_min(isa->rows, i1 - i);
+                const char* a = (const char*)pa + ((i - a0) * p->a_ld + s0) * 4;
+                float* sums = one ? block : tile + (i - i0) * ldt + (j - j0);
+                isa->kernel[rows - 1][width / 16 - 1](steps, (const uint32_t*)a, p->a_ld, panel, sums, ldt, s0 > 0);
+                if (last) {
+                    isa->epilogue(p->d + (i * p->e.ldd + j) * p->d_size, p->c ? p->c + (i * p->e.ldc + j) * p->c_size : NULL, sums, ldt, rows,
+                                  cpu_gemm_min(width, j1 - j), i, j, &p->e);
+                }
+            }
+        }
+    }
+}
+
+// One member's share of the whole product.
+static inline void cpu_gemm_work(const CpuGemmPlan* p, CpuGemmTeam* team, uint32_t* pa, uint32_t* pb) {
+    CpuGemmMember me = {0, 0};
+    const CpuGemmIsa* isa = p->isa;
+    const int64_t chunk = 256;  // steps of one packing task
+    float* tile = (float*)cpu_gemm_scratch(CPU_GEMM_SCRATCH_TILE, (size_t)p->m_tile * p->n_tile * sizeof(float));
+    for (int64_t n0 = 0; n0 < p->n; n0 += p->n_super) {
+        const int64_t n1 = cpu_gemm_min(p->n, n0 + p->n_super);
+        for (int64_t m0 = 0; m0 < p->m; m0 += p->m_super) {
+            const int64_t m1 = cpu_gemm_min(p->m, m0 + p->m_super);
+            const int64_t chunks = (p->steps + chunk - 1) / chunk;
+            const int64_t b_tasks = m0 == 0 ? (n1 - n0 + isa->width - 1) / isa->width * chunks : 0;
+            const bool pack_a = !p->a_direct && (n0 == 0 || p->m_super < p->m);
+            const int64_t a_block = 48, a_tasks = pack_a ? (m1 - m0 + a_block - 1) / a_block * chunks : 0;
+            if (a_tasks + b_tasks > 0) {
+                for (int64_t t; (t = cpu_gemm_next(team, &me, a_tasks + b_tasks)) >= 0;) {
+                    const int64_t s0 = (t < b_tasks ? t : t - b_tasks) % chunks * chunk, s1 = cpu_gemm_min(p->steps, s0 + chunk);
+                    if (t < b_tasks) {
+                        const int64_t j = n0 + t / chunks * isa->width, width = cpu_gemm_min(isa->width, cpu_gemm_round_up(p->n - j, 16));
+                        isa->pack(pb + (j - n0) * p->steps_padded + s0 * width, width, true, &p->b, p->n, p->k, j, j + width, s0, s1);
+                    } else {
+                        const int64_t i = m0 + (t - b_tasks) / chunks * a_block, rows = cpu_gemm_min(a_block, m1 - i);
+                        isa->pack(pa + (i - m0) * p->a_ld + s0, p->a_ld, false, &p->a, p->m, p->k, i, i + rows, s0, s1);
+                    }
+                }
+                cpu_gemm_end_phase(team, &me, a_tasks + b_tasks);
+            }
+            const int64_t across = (n1 - n0 + p->n_tile - 1) / p->n_tile, down = (m1 - m0 + p->m_tile - 1) / p->m_tile;
+            const uint32_t* a = p->a_direct ? (const uint32_t*)p->a.data : pa;
+            const int64_t a0 = p->a_direct ? 0 : m0;
+            for (int64_t t; (t = cpu_gemm_next(team, &me, across * down)) >= 0;) {
+                const int64_t i = m0 + t % down * p->m_tile, j = n0 + t / down * p->n_tile;
+                cpu_gemm_tile(p, a, pb, a0, n0, i, cpu_gemm_min(i + p->m_tile, m1), j, cpu_gemm_min(j + p->n_tile, n1), tile);
+            }
+            if (m1 < p->m || n1 < p->n) { cpu_gemm_end_phase(team, &me, across * down); }
+        }
+    }
+}
+
+static inline int cpu_gemm_threads(double flops) {
+#if defined(_OPENMP)
+    if (omp_in_parallel()) { return 1; }
+    int most = omp_get_max_threads(), wanted = cpu_gemm_settings()->max_threads;
+    if (wanted > 0) { most = wanted; }
+    double useful = flops / 2e6 + 1.0;  // starting a thread costs about what 2 MFLOP do
+    return useful < most ? (int)useful : most;
+#else
+    (void)flops;
+    return 1;
+#endif
+}
+
+// The transposed problem if D is column-major, so that D's rows are contiguous.
+static inline CpuGemm cpu_gemm_row_major(const CpuGemm* g) {
+    CpuGemm r = *g;
+    if (g->d.col_stride == 1 || g->n == 1) { return r; }
+    r.m = g->n;
+    r.n = g->m;
+    const CpuGemmMatrix* from[4] = {&g->b, &g->a, &g->c, &g->d};
+    CpuGemmMatrix* to[4] = {&r.a, &r.b, &r.c, &r.d};
+    for (int i = 0; i < 4; i++) {
+        *to[i] = *from[i];
+        to[i]->row_stride = from[i]->col_stride;
+        to[i]->col_stride = from[i]->row_stride;
+    }
+    r.bias_along_n = !g->bias_along_n;
+    return r;
+}
+
+// A plan for one product of the batch, D row-major, done by `threads` threads.
+static inline CpuGemmPlan cpu_gemm_plan(const CpuGemm* g, int64_t index, int threads) {
+    CpuGemmPlan p = {};
+    const CpuGemmSettings* settings = cpu_gemm_settings();
+    const int best = cpu_gemm_best_level(), level = settings->level >= 0 && settings->level < best ? settings->level : best;
+    p.isa = cpu_gemm_isa(level, g->a.type != CPU_GEMM_F32 && g->b.type != CPU_GEMM_F32);
+    const char* a = (const char*)g->a.data + index * g->a.batch_stride * cpu_gemm_type_size(g->a.type);
+    const char* b = (const char*)g->b.data + index * g->b.batch_stride * cpu_gemm_type_size(g->b.type);
+    p.a = {a, g->a.type, g->a.row_stride, g->a.col_stride};
+    p.b = {b, g->b.type, g->b.col_stride, g->b.row_stride};
+    p.m = g->m;
+    p.n = g->n;
+    p.k = g->k;
+    p.steps = p.isa->bf16 ? (g->k + 1) / 2 : g->k;
+    p.steps_padded = cpu_gemm_round_up(p.steps, 16);
+    p.a_direct = g->a.col_stride == 1 && (p.isa->bf16 ? g->a.type == CPU_GEMM_BF16 && g->k % 2 == 0 && g->a.row_stride % 2 == 0 : g->a.type == CPU_GEMM_F32);
+    p.a_ld = !p.a_direct ? p.steps_padded + 16 : p.isa->bf16 ? g->a.row_stride / 2 : g->a.row_stride;  // + 16: rows not a power of two apart
+    p.n_super = cpu_gemm_round_up(cpu_gemm_min(p.n, CPU_GEMM_PACK_BYTES / 4 / p.steps_padded + 1), 64);
+    p.m_super = p.a_direct ? p.m : cpu_gemm_round_up(cpu_gemm_min(p.m, CPU_GEMM_PACK_BYTES / 4 / p.a_ld + 1), 48);
+    p.m_tile = 192;
+    p.n_tile = 128;
+    while (threads > 1 && p.n_tile * p.m_tile > 64 * 48) {  // enough tiles that no thread waits long for the last
+        const int64_t tiles = ((cpu_gemm_min(p.m, p.m_super) + p.m_tile - 1) / p.m_tile) * ((cpu_gemm_min(p.n, p.n_super) + p.n_tile - 1) / p.n_tile);
+        if (tiles >= 4 * threads) { break; }
+        if (p.n_tile > p.m_tile) { p.n_tile /= 2; } else { p.m_tile /= 2; }
+    }
+    p.m_tile = cpu_gemm_min(p.m_tile, cpu_gemm_round_up(p.m, 6));
+    p.n_tile = cpu_gemm_min(p.n_tile, cpu_gemm_round_up(p.n, 16));
+    p.d_size = cpu_gemm_type_size(g->d.type);
+    p.c_size = cpu_gemm_type_size(g->c.type);
+    p.d = (char*)g->d.data + index * g->d.batch_stride * p.d_size;
+    p.c = g->beta != 0.0f ? (const char*)g->c.data + index * g->c.batch_stride * p.c_size : NULL;
+    p.e = {g->alpha, g->beta, g->c.type, g->d.type, g->c.row_stride, g->d.row_stride, NULL, NULL};
+    return p;
+}
+
+static inline void cpu_gemm_own_one(const CpuGemm* g, int64_t index, int threads, const float* bias) {
+    CpuGemmPlan p = cpu_gemm_plan(g, index, threads);
+    if (bias) { (g->bias_along_n ? p.e.bias_cols : p.e.bias_rows) = bias; }
+    uint32_t* pb = (uint32_t*)cpu_gemm_scratch(CPU_GEMM_SCRATCH_B, (size_t)p.n_super * p.steps_padded * 4);
+    uint32_t* pa = p.a_direct ? NULL : (uint32_t*)cpu_gemm_scratch(CPU_GEMM_SCRATCH_A, (size_t)p.m_super * p.a_ld * 4);
+    CpuGemmTeam team = {};
+    if (threads > 1) {
+#if defined(_OPENMP)
+        #pragma omp parallel num_threads(threads)
+        {
+            #pragma omp single
+            team.threads = omp_get_num_threads();
+            cpu_gemm_work(&p, &team, pa, pb);
+        }
+#endif
+    } else {
+        team.threads = 1;
+        cpu_gemm_work(&p, &team, pa, pb);
+    }
+}
+
+// The bias of product `index` as floats, or NULL.
+static inline const float* cpu_gemm_bias(const CpuGemm* g, int64_t index, float* buffer) {
+    if (!g->bias) { return NULL; }
+    const int64_t count = g->bias_along_n ? g->n : g->m;
+    for (int64_t i = 0; i < count; i++) { buffer[i] = cpu_gemm_load(g->bias, index * g->bias_batch_stride + i, g->bias_type); }
+    return buffer;
+}
+
+static inline void cpu_gemm_own(const CpuGemm* g) {
+    const double flops = 2.0 * g->m * g->n * g->k;
+    const size_t bias_bytes = g->bias ? (size_t)(g->bias_along_n ? g->n : g->m) * sizeof(float) : 0;
+    const int threads = cpu_gemm_threads(flops * g->batch);
+    if (threads > 1 && g->batch >= threads) {  // whole products a thread: no barriers
+#if defined(_OPENMP)
+        #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+        for (int64_t i = 0; i < g->batch; i++) {
+            float* buffer = bias_bytes ? (float*)cpu_gemm_scratch(CPU_GEMM_SCRATCH_BIAS, bias_bytes) : NULL;
+            cpu_gemm_own_one(g, i, 1, cpu_gemm_bias(g, i, buffer));
+        }
+#endif
+    } else {
+        float* buffer = bias_bytes ? (float*)cpu_gemm_scratch(CPU_GEMM_SCRATCH_BIAS, bias_bytes) : NULL;
+        for (int64_t i = 0; i < g->batch; i++) { cpu_gemm_own_one(g, i, cpu_gemm_threads(flops), cpu_gemm_bias(g, i, buffer)); }
+    }
+}
+
+#include "gemm_hopper.h"
+
+// ----------------------------------------------------------------------------
+// oneDNN's engine: blocks of D of a fixed size, each made by one thread
+
+#if defined(GPT_WITH_ONEDNN)
+#include "gemm_onednn.h"
+
+// Columns [j, ...) or rows [i, ...) of a side as oneDNN reads them: in place, or widened to BF16 rows in scratch.
+static inline const void* cpu_gemm_onednn_side(const CpuGemmPlan* p, const CpuGemmSide* side, int64_t rows, int64_t r0, int64_t r1, int slot, int64_t* row, int64_t* col) {
+    if (side->type == CPU_GEMM_F32 || side->type == CPU_GEMM_BF16) {
+        *row = side->row_stride;
+        *col = side->k_stride;
+        return (const char*)side->data + r0 * side->row_stride * cpu_gemm_type_size(side->type);
+    }
+    const int64_t ld = p->steps_padded + 16;
+    uint32_t* wide = (uint32_t*)cpu_gemm_scratch(slot, (size_t)CPU_ONEDNN_BLOCK * ld * 4);
+    p->isa->pack(wide, ld, false, side, rows, p->k, r0, r1, 0, p->steps);
+    *row = ld * 2;
+    *col = 1;
+    return wide;
+}
+
+// One block of one product. dry: only finds out whether oneDNN can.
+static inline bool cpu_gemm_onednn_task(const CpuGemmPlan* p, int64_t i, int64_t j) {
+    const int64_t i1 = cpu_gemm_min(i + CPU_ONEDNN_BLOCK, p->m), j1 = cpu_gemm_min(j + CPU_ONEDNN_BLOCK, p->n);
+    CpuOnednnKey key = {};
+    key.m = i1 - i;
+    key.n = j1 - j;
+    key.k = p->k;
+    key.bf16 = p->isa->bf16;
+    const void* a = cpu_gemm_onednn_side(p, &p->a, p->m, i, i1, CPU_GEMM_SCRATCH_A, &key.a_row, &key.a_col);
+    const void* b = cpu_gemm_onednn_side(p, &p->b, p->n, j, j1, CPU_GEMM_SCRATCH_B, &key.b_col, &key.b_row);
+    float* sums = (float*)cpu_gemm_scratch(CPU_GEMM_SCRATCH_TILE, CPU_ONEDNN_BLOCK * CPU_ONEDNN_BLOCK * sizeof(float));
+    if (!cpu_onednn_block(&key, a, b, sums)) { return false; }
+    p->isa->epilogue(p->d + (i * p->e.ldd + j) * p->d_size, p->c ? p->c + (i * p->e.ldc + j) * p->c_size : NULL, sums, j1 - j, i1 - i, j1 - j, i, j, &p->e);
+    return true;
+}
+
+// False: not done, nothing was written (the first block, which has the largest shape, decides).
+static inline bool cpu_gemm_onednn(const CpuGemm* g) {
+    const bool narrow_a = g->a.type != CPU_GEMM_F32, narrow_b = g->b.type != CPU_GEMM_F32;
+    if (narrow_a != narrow_b || g->k < 1) { return false; }
+    if (cpu_gemm_plan(g, 0, 1).isa->bf16 != narrow_a) { return false; }  // no BF16 instructions: oneDNN would emulate them
+    const int64_t bias_count = !g->bias ? 0 : g->bias_along_n ? g->n : g->m;
+    float* bias = bias_count ? (float*)cpu_gemm_scratch(CPU_GEMM_SCRATCH_BIAS, (size_t)(bias_count * g->batch) * sizeof(float)) : NULL;
+    for (int64_t i = 0; bias && i < g->batch; i++) { cpu_gemm_bias(g, i, bias + i * bias_count); }
+    const int64_t down = (g->m + CPU_ONEDNN_BLOCK - 1) / CPU_ONEDNN_BLOCK, across = (g->n + CPU_ONEDNN_BLOCK - 1) / CPU_ONEDNN_BLOCK, tasks = down * across * g->batch;
+    const int threads = cpu_gemm_threads(2.0 * g->m * g->n * g->k * g->batch);
+    (void)threads;
+    int failed = 0;
+    #pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
+    for (int64_t t = 0; t < tasks; t++) {
+        const int64_t index = t / (down * across), block = t % (down * across);
+        CpuGemmPlan p = cpu_gemm_plan(g, index, 1);
+        if (bias) { (g->bias_along_n ? p.e.bias_cols : p.e.bias_rows) = bias + index * bias_count; }
+        if (!cpu_gemm_onednn_task(&p, block % down * CPU_ONEDNN_BLOCK, block / down * CPU_ONEDNN_BLOCK)) { __atomic_store_n(&failed, 1, __ATOMIC_RELAXED); }
+    }
+    return !failed;
+}
+#endif
+
+// D = alpha * A B + beta * C + bias for every product of the batch; returns when D is written.
+static inline void cpu_gemm(const CpuGemm* original) {
+    if (original->m <= 0 || original->n <= 0 || original->batch <= 0) { return; }
+    CpuGemm g = cpu_gemm_row_major(original);
+    const bool fp8 = g.a.type >= CPU_GEMM_E4M3 && g.b.type >= CPU_GEMM_E4M3;
+    if (g.hopper_accumulator && fp8) { cpu_gemm_hopper(&g); return; }
+#if defined(GPT_WITH_ONEDNN)
+    if (cpu_gemm_settings()->engine == CPU_GEMM_ENGINE_ONEDNN && cpu_gemm_onednn(&g)) { return; }
+#endif
+    cpu_gemm_own(&g);
+}
+
+#endif

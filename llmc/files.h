@@ -1,0 +1,332 @@
+/* files.h - files that appear whole or not at all, and reading that checks
+ *
+ * What:      AtomicFile writes PATH.tmp, then renames it to PATH; InputFile reads a regular file of known size; both hash what passes. Folders.
+ *            What is in the files is said in formats.h, dataloader.h and tokenizer.h.
+ * Errors:    every function that touches a file returns true, or false with a FileError that says what, where, how many bytes, and a hint. Nothing
+ *            here ends the program: a full disk must not kill a run that could go on. fileCheck(call, &error) does, for callers without a better idea.
+ * Memory:    a writer holds 1 MiB of buffer; payloads pass through the caller's buffers, of any size. Sizes and offsets are 64 bits.
+ * Faults:    with -DGPT_FAULTS (tests), file_faults()->countdown makes the n-th system call below fail with file_faults()->code.
+ * Tests:     dev/test/test_formats.cu  */
+#ifndef LLMC_FILES_H
+#define LLMC_FILES_H
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "llmc/common.h"
+#include "llmc/xxh64.h"
+
+#define FILE_PATH_MAX 1024              // bytes of a path with its terminating 0
+#define FILE_BUFFER_BYTES (1u << 20)    // small writes gather here; larger ones go straight to the system
+
+// ----------------------------------------------------------------------------
+// errors
+
+typedef struct {
+    int code;               // errno of the failed call, 0 if the content was wrong
+    char message[2048];     // what and where, with values
+    char hint[512];
+} FileError;
+
+__attribute__((format(printf, 4, 5)))
+static inline bool file_error(FileError* error, int code, const char* hint, const char* fmt, ...) {
+    error->code = code;
+    snprintf(error->hint, sizeof(error->hint), "%s", hint);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(error->message, sizeof(error->message), fmt, args);
+    va_end(args);
+    return false;
+}
+#define fileCheck(call, error) do { if (!(call)) { fail((error)->hint, "%s", (error)->message); } } while (0)
+
+// Fault points for tests: when countdown reaches 0 the system call at hand fails with errno = code, once; code < 0: the process ends there, as in a
+// crash. Without GPT_FAULTS they cost nothing.
+#ifdef GPT_FAULTS
+typedef struct { long countdown; int code; } FileFaults;
+static inline FileFaults* file_faults(void) { static FileFaults faults = {-1, 0}; return &faults; }
+static inline bool file_fault(void) {
+    FileFaults* f = file_faults();
+    if (f->countdown < 0 || f->countdown-- > 0) { return false; }
+    if (f->code < 0) { _exit(-f->code); }
+    errno = f->code;
+    return true;
+}
+#else
+static inline bool file_fault(void) { return false; }
+#endif
+
+// What a file is, from its first bytes: for messages about a file of the wrong kind.
+static inline const char* file_describe(const unsigned char* head, size_t bytes) {
+    uint32_t magic = 0;
+    if (bytes < 4) { return "a file of less than 4 bytes"; }
+    memcpy(&magic, head, 4);
+    switch (magic) {
+        case 20240326: return "a model file (llm.c's format)";
+        case 20240327: return "an llm.c debug state (activations of train_gpt2.py)";
+        case 20240328: return "a tokenizer file";
+        case 20240520: return "a token shard";
+        case 20240522: return "a multiple-choice evaluation file (HellaSwag)";
+        case 20240527: return "an optimizer state written by llm.c";
+        case 20240801: return "a llama-3 token shard";
+        case 20240803: return "a llama-3 model file";
+        case 0x38504647: return "a state file of this program";
+        default: break;
+    }
+    uint32_t swapped = __builtin_bswap32(magic);
+    if (swapped >= 20240326 && swapped <= 20240803) { return "a file with swapped bytes (written on a big-endian machine)"; }
+    if (!memcmp(head, "PK\3\4", 4)) { return "a zip archive (a PyTorch checkpoint?)"; }
+    if (bytes >= 9 && head[7] == 0 && head[8] == '{') { return "a safetensors file"; }
+    if (!memcmp(head, "vers", 4)) { return "a text that begins like a git-lfs pointer, not the file it points to"; }
+    return "a file of unknown kind";
+}
+
+// ----------------------------------------------------------------------------
+// folders
+
+// Writes the folder part of path to folder ("." if there is none).
+static inline void file_folder(char folder[FILE_PATH_MAX], const char* path) {
+    snprintf(folder, FILE_PATH_MAX, "%s", path);
+    char* slash = strrchr(folder, '/');
+    if (!slash) { snprintf(folder, FILE_PATH_MAX, "."); }
+    else { slash[slash == folder] = 0; }
+}
+
+// Makes renames and removals in the folder durable. Some network file systems refuse fsync on folders: they order renames themselves.
+static inline bool file_sync_folder(const char* folder, FileError* error) {
+    int fd = file_fault() ? -1 : open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) { return file_error(error, errno, "check that the folder still exists", "cannot open the folder '%s': %s", folder, strerror(errno)); }
+    int result = file_fault() ? -1 : fsync(fd);
+    int code = errno;
+    close(fd);
+    if (result != 0 && code != EINVAL && code != ENOTSUP) {
+        return file_error(error, code, "check the disk", "cannot fsync the folder '%s': %s", folder, strerror(code));
+    }
+    return true;
+}
+
+// Creates a folder and its parents; checks that files can be made in it.
+static inline bool file_make_folder(const char* folder, FileError* error) {
+    char path[FILE_PATH_MAX];
+    const char* hint = "choose another output folder, or make this one writable";
+    if (!folder[0] || strlen(folder) + 64 > FILE_PATH_MAX) {
+        return file_error(error, ENAMETOOLONG, hint, "the output folder's name has %zu bytes (1 to %d are possible)", strlen(folder),
+                          FILE_PATH_MAX - 64);
+    }
+    snprintf(path, sizeof(path), "%s", folder);
+    for (char* p = path + 1;; p++) {
+        if (*p != '/' && *p != 0) { continue; }
+        char end = *p;
+        *p = 0;
+        if (mkdir(path, 0777) != 0 && errno != EEXIST) {
+            return file_error(error, errno, hint, "cannot create the folder '%s': %s", path, strerror(errno));
+        }
+        *p = end;
+        if (!end) { break; }
+    }
+    struct stat st;
+    if (stat(folder, &st) != 0 || !S_ISDIR(st.st_mode)) { return file_error(error, ENOTDIR, hint, "'%s' exists and is not a folder", folder); }
+    snprintf(path, sizeof(path), "%s/writable.%ld.tmp", folder, (long)getpid());  // the only sure test: quotas, read-only mounts, root
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) { return file_error(error, errno, hint, "cannot write into the folder '%s': %s", folder, strerror(errno)); }
+    close(fd);
+    unlink(path);
+    return true;
+}
+
+// ----------------------------------------------------------------------------
+// AtomicFile: PATH.tmp is written, fsynced, renamed to PATH, and the folder fsynced. Until commit an old PATH stays as it was. After an error the
+// temporary is gone and further calls return the same error, so that a caller may check the last call only.
+
+typedef struct {
+    char path[FILE_PATH_MAX], temporary[FILE_PATH_MAX];
+    int fd;                     // -1: not open
+    unsigned char* buffer;
+    size_t buffered;
+    uint64_t bytes;             // taken so far, the buffered ones included
+    uint64_t expected;          // size it will have, 0 = unknown
+    Xxh64 hash;                 // of all bytes in order (later patches not included)
+    bool failed;
+    FileError error;
+} AtomicFile;
+
+static inline void atomic_file_abort(AtomicFile* f) {
+    if (f->fd >= 0) { close(f->fd); unlink(f->temporary); }
+    f->fd = -1;
+    free(f->buffer);
+    f->buffer = NULL;
+}
+
+// Notes the failure of a system call, removes the temporary, fills error.
+static inline bool atomic_file_fail(AtomicFile* f, int code, const char* what, FileError* error) {
+    char folder[FILE_PATH_MAX], room[128] = "";
+    const char* hint = "check the path, its permissions and the disk";
+    struct statvfs vfs;
+    file_folder(folder, f->path);
+    if (statvfs(folder, &vfs) == 0) { snprintf(room, sizeof(room), ", %llu bytes free there", (unsigned long long)vfs.f_bavail * vfs.f_frsize); }
+    if (code == ENOSPC || code == EDQUOT) { hint = "free space there (old checkpoints, --checkpoint-keep), or choose another output folder"; }
+    if (code == EFBIG) { hint = "raise the file size limit (ulimit -f), or use a file system that takes larger files"; }
+    uint64_t wanted = f->expected > f->bytes ? f->expected : f->bytes;
+    atomic_file_abort(f);
+    file_error(&f->error, code, hint, "cannot %s '%s': %s (%llu bytes wanted%s); an older file of that name is intact", what, f->path, strerror(code),
+               (unsigned long long)wanted, room);
+    f->failed = true;
+    *error = f->error;
+    return false;
+}
+
+// expected: bytes that will be written, 0 if unknown; a disk that has less room is refused at once instead of after minutes.
+static inline bool atomic_file_open(AtomicFile* f, const char* path, uint64_t expected, FileError* error) {
+    memset(f, 0, sizeof(*f));
+    f->fd = -1;
+    f->expected = expected;
+    xxh64_init(&f->hash, 0);
+    if (!path[0] || strlen(path) + 5 > FILE_PATH_MAX) {
+        file_error(&f->error, ENAMETOOLONG, "choose another path", "a file name of %zu bytes (1 to %d are possible)", strlen(path), FILE_PATH_MAX - 5);
+        f->failed = true;
+        *error = f->error;
+        return false;
+    }
+    snprintf(f->path, sizeof(f->path), "%s", path);
+    snprintf(f->temporary, sizeof(f->temporary), "%s.tmp", path);
+    char folder[FILE_PATH_MAX];
+    struct statvfs vfs;
+    struct rlimit limit;
+    file_folder(folder, path);
+    // past this limit the system would send a signal that ends the program
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && expected > limit.rlim_cur) {
+        return atomic_file_fail(f, EFBIG, "write", error);
+    }
+    if (expected > 0 && statvfs(folder, &vfs) == 0 && (uint64_t)vfs.f_bavail * vfs.f_frsize < expected) {
+        return atomic_file_fail(f, ENOSPC, "write", error);
+    }
+    f->buffer = (unsigned char*)mallocCheck(FILE_BUFFER_BYTES);
+    f->fd = file_fault() ? -1 : open(f->temporary, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (f->fd < 0) { return atomic_file_fail(f, errno, "create", error); }
+    return true;
+}
+
+// Writes all bytes at the given offset, whatever the system takes at a time.
+static inline bool atomic_file_put(AtomicFile* f, const unsigned char* p, size_t bytes, uint64_t offset, FileError* error) {
+    while (bytes > 0) {
+        size_t piece = bytes < (1u << 30) ? bytes : (1u << 30);
+        ssize_t n = file_fault() ? -1 : pwrite(f->fd, p, piece, (off_t)offset);
+        if (n < 0 && errno == EINTR) { continue; }
+        if (n <= 0) { return atomic_file_fail(f, n < 0 ? errno : ENOSPC, "write", error); }
+        p += n;
+        bytes -= (size_t)n;
+        offset += (uint64_t)n;
+    }
+    return true;
+}
+static inline bool atomic_file_flush(AtomicFile* f, FileError* error) {
+    size_t n = f->buffered;
+    f->buffered = 0;
+    return atomic_file_put(f, f->buffer, n, f->bytes - n, error);
+}
+
+static inline bool atomic_file_write(AtomicFile* f, const void* data, uint64_t bytes, FileError* error) {
+    if (f->failed) { *error = f->error; return false; }
+    if (bytes == 0) { return true; }
+    xxh64_update(&f->hash, data, bytes);
+    if (f->buffered + bytes > FILE_BUFFER_BYTES && !atomic_file_flush(f, error)) { return false; }
+    f->bytes += bytes;
+    if (bytes > FILE_BUFFER_BYTES / 2 && f->buffered == 0) { return atomic_file_put(f, (const unsigned char*)data, bytes, f->bytes - bytes, error); }
+    memcpy(f->buffer + f->buffered, data, bytes);
+    f->buffered += bytes;
+    return true;
+}
+
+// Overwrites bytes that were written before: a header whose numbers are known at the end. Not part of the running hash.
+static inline bool atomic_file_patch(AtomicFile* f, uint64_t offset, const void* data, size_t bytes, FileError* error) {
+    if (f->failed) { *error = f->error; return false; }
+    assert(offset + bytes <= f->bytes);
+    return atomic_file_flush(f, error) && atomic_file_put(f, (const unsigned char*)data, bytes, offset, error);
+}
+
+static inline bool atomic_file_commit(AtomicFile* f, FileError* error) {
+    if (f->failed) { *error = f->error; return false; }
+    if (!atomic_file_flush(f, error)) { return false; }
+    if (file_fault() || fsync(f->fd) != 0) { return atomic_file_fail(f, errno, "fsync", error); }
+    int fd = f->fd;
+    f->fd = -1;
+    if (file_fault() || close(fd) != 0) {
+        int code = errno;
+        unlink(f->temporary);
+        return atomic_file_fail(f, code, "close", error);
+    }
+    if (file_fault() || rename(f->temporary, f->path) != 0) {
+        int code = errno;
+        unlink(f->temporary);
+        return atomic_file_fail(f, code, "rename a temporary file to", error);
+    }
+    atomic_file_abort(f);  // frees the buffer; the file is closed already
+    char folder[FILE_PATH_MAX];
+    file_folder(folder, f->path);
+    return file_sync_folder(folder, error);
+}
+
+// ----------------------------------------------------------------------------
+// InputFile: a regular file read front to back, with its size and a running hash
+
+typedef struct {
+    char path[FILE_PATH_MAX];
+    int fd;                 // -1: not open
+    uint64_t size, offset;  // bytes in the file, bytes read
+    Xxh64 hash;             // of the bytes read in order
+} InputFile;
+
+static inline void input_file_close(InputFile* f) {
+    if (f->fd >= 0) { close(f->fd); }
+    f->fd = -1;
+}
+
+static inline bool input_file_open(InputFile* f, const char* path, FileError* error) {
+    memset(f, 0, sizeof(*f));
+    snprintf(f->path, sizeof(f->path), "%s", path);
+    xxh64_init(&f->hash, 0);
+    struct stat st;
+    f->fd = file_fault() ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    if (f->fd < 0 || fstat(f->fd, &st) != 0) {
+        int code = errno;
+        input_file_close(f);
+        return file_error(error, code, "check the path and its permissions", "cannot open '%s': %s", path, strerror(code));
+    }
+    if (!S_ISREG(st.st_mode)) {
+        input_file_close(f);
+        return file_error(error, EINVAL, "name a file", "'%s' is %s", path, S_ISDIR(st.st_mode) ? "a folder, not a file" : "not a regular file");
+    }
+    f->size = (uint64_t)st.st_size;
+    return true;
+}
+
+static inline bool input_file_read_at(const InputFile* f, uint64_t offset, void* data, uint64_t bytes, FileError* error) {
+    unsigned char* p = (unsigned char*)data;
+    while (bytes > 0) {
+        ssize_t n = file_fault() ? -1 : pread(f->fd, p, bytes < (1u << 30) ? bytes : (1u << 30), (off_t)offset);
+        if (n < 0 && errno == EINTR) { continue; }
+        if (n < 0) {
+            return file_error(error, errno, "check the disk", "cannot read '%s' at byte %llu: %s", f->path, (unsigned long long)offset,
+                              strerror(errno));
+        }
+        if (n == 0) {
+            return file_error(error, 0, "the file was cut: copy or make it again", "'%s' ends at byte %llu, where %llu more are due", f->path,
+                              (unsigned long long)offset, (unsigned long long)bytes);
+        }
+        p += n;
+        bytes -= (uint64_t)n;
+        offset += (uint64_t)n;
+    }
+    return true;
+}
+static inline bool input_file_read(InputFile* f, void* data, uint64_t bytes, FileError* error) {
+    if (!input_file_read_at(f, f->offset, data, bytes, error)) { return false; }
+    xxh64_update(&f->hash, data, bytes);
+    f->offset += bytes;
+    return true;
+}
+
+#endif

@@ -1,0 +1,101 @@
+/* option_table.h - every command-line option: one row each, and nothing else to edit to add one
+ *
+ * OPT(field, letters, type, default, min, max, group, help)
+ *   field    name in struct Options; --name on the command line, where _ and - are the same
+ *   letters  llm.c's name without its dash ("b" for -b), "" if it has none
+ *   type     INT, INT64, FLOAT (stored as float), BOOL, STRING, or ENUM (stored as int)
+ *   min, max the range, both ends allowed; STRING: of the length in bytes; ENUM: min is CHOICES(list), max is 0; BOOL: 0, 1
+ *   group    a heading of --help; the rows of a group stand together
+ *   help     one sentence with units
+ * From these rows llmc/options.h makes the struct, the defaults, the parser, the range checks, --help, the printed configuration, what a checkpoint
+ * records, and the README's table. What one row cannot say (pairs of options) is in options_check below.
+ * A list of choices belongs to the module that acts on them (schedules: schedulers.h); those without one are here.
+ * Tests: dev/test/test_options.cu */
+#ifndef LLMC_OPTION_TABLE_H
+#define LLMC_OPTION_TABLE_H
+
+#include "llmc/schedulers.h"
+
+// X(enumerator, "name|synonym|...")
+#define OPT_DTYPE_CHOICES(X) \
+    X(OPT_DTYPE_AUTO, "auto") X(OPT_DTYPE_FLOAT8, "float8|fp8") X(OPT_DTYPE_BFLOAT16, "bfloat16|bf16") X(OPT_DTYPE_FLOAT32, "float32|fp32")
+#define OPT_MASTER_CHOICES(X) X(OPT_MASTER_BFLOAT16, "bfloat16|bf16|0") X(OPT_MASTER_FLOAT32, "float32|fp32|1")
+#define OPT_RECIPE_CHOICES(X) X(OPT_RECIPE_CURRENT, "current")
+#define OPT_ORDER_CHOICES(X) X(OPT_ORDER_SEQUENCE, "sequence")
+#define OPT_INIT_CHOICES(X) X(OPT_INIT_LLMC, "llmc") X(OPT_INIT_FAST, "fast")
+
+#define OPTION_CHOICE_ID(id, names) id,
+enum { OPT_DTYPE_CHOICES(OPTION_CHOICE_ID) };
+enum { OPT_MASTER_CHOICES(OPTION_CHOICE_ID) };
+enum { OPT_RECIPE_CHOICES(OPTION_CHOICE_ID) };
+enum { OPT_ORDER_CHOICES(OPTION_CHOICE_ID) };
+enum { OPT_INIT_CHOICES(OPTION_CHOICE_ID) };
+
+#define OPTION_CHOICE_TEXT(id, names) names ","
+#define CHOICES(list) list(OPTION_CHOICE_TEXT)
+
+#define OPTION_TABLE(OPT) \
+    /*  field                 letters type   default       min, max       group          help */ \
+    OPT(train_data,           "i",  STRING, "data/text/train.bin", 1, 4095, "data",      "training token shards, a glob pattern (quote it)") \
+    OPT(val_data,             "j",  STRING, "data/text/val.bin", 1, 4095, "data",        "validation token shards, a glob pattern (quote it)") \
+    OPT(tokenizer,            "",   STRING, "",            0, 4095,       "data",        "tokenizer file; empty: tokenizer.bin beside the training data, else gpt2_tokenizer.bin") \
+    OPT(data_order,           "",   ENUM,   OPT_ORDER_SEQUENCE, CHOICES(OPT_ORDER_CHOICES), 0, "data", "order of the training data; sequence: every T-token sequence once an epoch, permuted by (seed, epoch), whatever the batch size") \
+    OPT(overfit_single_batch, "a",  BOOL,   0,             0, 1,          "data",        "train on the first batch of the validation data again and again") \
+    OPT(model,                "e",  STRING, "d12",         1, 4095,       "model",       "a checkpoint (.bin) or a descriptor: d6, d12, d24, d36, d48, d60, gpt3:c768 ...") \
+    OPT(layers,               "",   INT,    0,             0, 1024,       "model",       "number of layers (L); 0: as the descriptor says") \
+    OPT(heads,                "",   INT,    0,             0, 1024,       "model",       "number of attention heads (NH); 0: as the descriptor says") \
+    OPT(channels,             "",   INT,    0,             0, 65536,      "model",       "width of the residual stream (C); 0: as the descriptor says") \
+    OPT(vocab_size,           "",   INT,    0,             0, 65536,      "model",       "number of tokens (V); 0: as the tokenizer or the descriptor says") \
+    OPT(init,                 "",   ENUM,   OPT_INIT_LLMC, CHOICES(OPT_INIT_CHOICES), 0, "model", "initial weights of a new model; llmc: llm.c's values (MT19937), fast: a hash on the device, for benchmarks") \
+    OPT(batch_size,           "b",  INT,    4,             1, 65536,      "training",    "sequences per GPU and micro-step (B)") \
+    OPT(seq_len,              "t",  INT,    1024,          1, 1048576,    "training",    "tokens per sequence (T)") \
+    OPT(total_batch_tokens,   "d",  INT64,  -1,            -1, 1099511627776, "training", "tokens per optimizer step over all GPUs, a multiple of B*T*GPUs; -1: one micro-step") \
+    OPT(max_steps,            "x",  INT,    -1,            -1, 1000000000, "training",   "optimizer steps of the whole run; -1: one epoch") \
+    OPT(schedule,             "k",  ENUM,   SCHEDULE_COSINE, CHOICES(SCHEDULE_CHOICES), 0, "training", "learning rate schedule") \
+    OPT(learning_rate,        "l",  FLOAT,  3e-4,          0, 100,        "training",    "peak learning rate") \
+    OPT(warmup_steps,         "u",  INT,    0,             0, 1000000000, "training",    "steps of linear learning rate warmup") \
+    OPT(final_lr_fraction,    "q",  FLOAT,  1.0,           0, 1,          "training",    "learning rate at the end as a fraction of the peak; 1: no decay") \
+    OPT(weight_decay,         "c",  FLOAT,  0.0,           0, 100,        "training",    "AdamW weight decay of the matrices") \
+    OPT(beta1,                "",   FLOAT,  0.9,           0, 0.99999,    "training",    "AdamW decay of the first moment") \
+    OPT(beta2,                "",   FLOAT,  0.95,          0, 0.99999,    "training",    "AdamW decay of the second moment") \
+    OPT(adam_eps,             "",   FLOAT,  1e-8,          1e-20, 1,      "training",    "AdamW epsilon") \
+    OPT(grad_clip,            "",   FLOAT,  1.0,           0, 1e6,        "training",    "largest global gradient norm, above it gradients are scaled down; 0: no clipping") \
+    OPT(skip_loss_z,          "sl", FLOAT,  0.0,           0, 11.26,      "training",    "skip the update when the loss lies more standard deviations above its last 128 values; 0: never") \
+    OPT(skip_grad_z,          "sg", FLOAT,  0.0,           0, 11.26,      "training",    "skip the update when the gradient norm lies more standard deviations above its last 128 values; 0: never") \
+    OPT(seed,                 "",   INT64,  42,            0, 9007199254740991, "training", "seed of the initial weights, the data order and the stochastic rounding") \
+    OPT(recompute,            "r",  INT,    1,             0, 2,          "training",    "recompute in backward, to save memory: 0 nothing, 1 GELU, 2 GELU and layernorm") \
+    OPT(dtype,                "",   ENUM,   OPT_DTYPE_AUTO, CHOICES(OPT_DTYPE_CHOICES), 0, "precision", "precision of the matrix products; auto: float8 where the device has it, else bfloat16") \
+    OPT(fp8_recipe,           "",   ENUM,   OPT_RECIPE_CURRENT, CHOICES(OPT_RECIPE_CHOICES), 0, "precision", "how float8 tensors are scaled; current: one scale a tensor, from its own largest value") \
+    OPT(master_dtype,         "w",  ENUM,   OPT_MASTER_BFLOAT16, CHOICES(OPT_MASTER_CHOICES), 0, "precision", "type of the master weights; bfloat16 rounds stochastically") \
+    OPT(tf32,                 "f",  BOOL,   1,             0, 1,          "precision",   "allow TF32 tensor cores in float32") \
+    OPT(fp8_stats_every,      "",   INT,    0,             0, 1000000000, "precision",   "print the float8 scaling statistics every so many steps; 0: never") \
+    OPT(val_every,            "v",  INT,    20,            0, 1000000000, "evaluation",  "validate every so many steps; 0: only at the end") \
+    OPT(val_steps,            "m",  INT,    20,            -1, 1000000000, "evaluation", "batches per validation; -1: the whole set, 0: no validation") \
+    OPT(sample_every,         "s",  INT,    20,            0, 1000000000, "evaluation",  "print a sample every so many steps and at the end; 0: never") \
+    OPT(sample_length,        "g",  INT,    64,            2, 1048576,    "evaluation",  "tokens of a sample, the start token included") \
+    OPT(temperature,          "",   FLOAT,  1.0,           0, 100,        "evaluation",  "temperature of samples; 0: always the likeliest token") \
+    OPT(sample_seed,          "",   INT64,  1337,          1, 9007199254740991, "evaluation", "seed of samples") \
+    OPT(output_dir,           "o",  STRING, "",            0, 4000,       "checkpoints", "folder for the log and the checkpoints; empty: none are written") \
+    OPT(checkpoint_every,     "n",  INT,    0,             0, 1000000000, "checkpoints", "write a checkpoint every so many steps and at the end; 0: never") \
+    OPT(checkpoint_keep,      "nk", INT,    0,             0, 1000000000, "checkpoints", "keep only so many of the latest checkpoints; 0: all") \
+    OPT(checkpoint_major_every, "nm", INT,  0,             0, 1000000000, "checkpoints", "never delete the checkpoint of every so many steps; 0: no exception") \
+    OPT(resume,               "y",  BOOL,   0,             0, 1,          "checkpoints", "continue from the latest complete checkpoint in the output folder, if there is one") \
+    OPT(log_every,            "",   INT,    1,             1, 1000000000, "other",       "print a progress line every so many steps")
+
+#include "llmc/options.h"
+
+// What one row cannot say. Ends the program (exit code 2) with a message. Called by options_parse.
+static inline void options_check(const Options* o) {
+    int64_t micro_step = (int64_t)o->batch_size * o->seq_len;
+    if (o->total_batch_tokens != -1 && (o->total_batch_tokens == 0 || o->total_batch_tokens % micro_step != 0)) {
+        fail_usage("choose a multiple, or leave --total-batch-tokens out for one micro-step", "--total-batch-tokens %lld is not a multiple of "
+                   "--batch-size %d times --seq-len %d = %lld", (long long)o->total_batch_tokens, o->batch_size, o->seq_len, (long long)micro_step);
+    }
+    if (o->checkpoint_every > 0 && !o->output_dir[0]) { fail_usage("name a folder with --output-dir", "--checkpoint-every %d needs --output-dir", o->checkpoint_every); }
+    if (o->resume && !o->output_dir[0]) { fail_usage("name the folder of the run to continue with --output-dir", "--resume needs --output-dir"); }
+    if (o->channels && o->heads && o->channels % o->heads != 0) {
+        fail_usage("choose --channels as a multiple of --heads", "--channels %d is not a multiple of --heads %d", o->channels, o->heads);
+    }
+}
+
+#endif

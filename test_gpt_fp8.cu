@@ -1,0 +1,572 @@
+/* test_gpt_fp8.cu - the whole model and the whole program under test: gradients, precisions, repetition, resume, refusals
+ *
+ * Includes the monolith. The oracle is a forward pass in double, written naively and independently of the kernels; gradients are checked against its
+ * central differences. What must be equal bit for bit (repetition, resume, recompute levels) is compared as bytes.
+ *     ./test_gpt_fp8_cpu            all        ./test_gpt_fp8_cpu -q      only the quick ones (also the sanitizers' set)
+ */
+#define TESTING
+#include "train_gpt_fp8.cu"
+#include "dev/test/test.h"
+
+// ---------------------------------------------------------------------------- a model without files
+
+static const ModelHeader tiny = {32, 61, 128, 2, 2, 32};      // maxT, V, Vp, L, NH, C: V odd, hs 16
+static const ModelHeader small = {64, 96, 128, 2, 4, 64};
+
+template <class floatX>
+struct Model {
+    Device dev;
+    GPT<floatX> gpt;
+    Options opt;
+    std::vector<int> inputs, targets;
+    int accum;
+};
+
+static void options_default(Options* o) {
+    const char* argv[] = {"test"};
+    options_parse(o, 1, (char**)argv);
+}
+
+// Tokens of a second-order random process: learnable, but not trivially. Position p of stream s is a function of (seed, s) only.
+static void make_tokens(std::vector<int>* tokens, int count, int V, uint64_t seed) {
+    TestRng rng = {seed * 7919 + 17};
+    tokens->resize(count);
+    int a = 1, b = 2;
+    for (int i = 0; i < count; i++) {
+        int next = test_rng_uniform(&rng) < 0.75 ? (a * 5 + b * 3 + 1) % V : (int)(test_rng_uniform(&rng) * V);
+        (*tokens)[i] = next;
+        a = b;
+        b = next;
+    }
+}
+
+template <class floatX>
+static void model_init(Model<floatX>* t, const ModelHeader* c, int B, int T, bool fp8, int recompute, uint64_t seed) {
+    options_default(&t->opt);
+    t->opt.seed = seed;
+    device_init(&t->dev, 0);
+    t->dev.tf32 = false;
+    gpt_check_config(c, B, T, fp8);
+    gpt_init(&t->gpt, &t->dev, c, fp8, &fp8_recipes[0], false);
+    gpt_alloc_training(&t->gpt);
+    gpt_alloc_activations(&t->gpt, B, T, recompute);
+    gpt_plan(&t->gpt);
+    gpt_init_llmc(&t->gpt, (uint32_t)seed);
+    gpt_quantize_weights(&t->gpt, true);
+    std::vector<int> tokens;
+    make_tokens(&tokens, B * T + 1, c->vocab_size, seed);
+    t->inputs.assign(tokens.begin(), tokens.end() - 1);
+    t->targets.assign(tokens.begin() + 1, tokens.end());
+}
+template <class floatX>
+static void model_free(Model<floatX>* t) {
+    gpt_free(&t->gpt);
+    device_free(&t->dev);
+}
+template <class floatX>
+static float model_gradients(Model<floatX>* t) {
+    GPT<floatX>* g = &t->gpt;
+    gpt_micro_step(g, t->inputs.data(), t->targets.data(), g->B, g->T, 0, 1);
+    float loss, norm;
+    gpt_loss_and_norm(g, g->B * g->T, 1, &loss, &norm);
+    return loss;
+}
+// All elements of a tensor as doubles.
+template <class T> static std::vector<double> fetch(const T* device, size_t n) {
+    std::vector<T> h(n);
+    cudaCheck(cudaMemcpy(h.data(), device, n * sizeof(T), cudaMemcpyDeviceToHost));
+    std::vector<double> out(n);
+    for (size_t i = 0; i < n; i++) { out[i] = to_float(h[i]); }
+    return out;
+}
+template <class floatX> static std::vector<double> fetch_grad(GPT<floatX>* g, int p) {
+    return g->spec[p].linear >= 0 ? fetch((floatX*)g->grad[p], g->spec[p].size) : fetch((float*)g->grad[p], g->spec[p].size);
+}
+static double cosine(const std::vector<double>& a, const std::vector<double>& b) {
+    double ab = 0, aa = 0, bb = 0;
+    for (size_t i = 0; i < a.size(); i++) { ab += a[i] * b[i]; aa += a[i] * a[i]; bb += b[i] * b[i]; }
+    return aa == 0 && bb == 0 ? 1.0 : ab / sqrt(aa * bb);
+}
+
+// ---------------------------------------------------------------------------- the oracle: GPT-2's forward in double
+
+typedef std::vector<std::vector<double>> OracleParams;  // [ParamId]
+
+static void oracle_layernorm(std::vector<double>* out, const std::vector<double>& x, const double* w, const double* b, int N, int C) {
+    out->resize((size_t)N * C);
+    for (int n = 0; n < N; n++) {
+        double mean = 0, var = 0;
+        for (int c = 0; c < C; c++) { mean += x[n * C + c] / C; }
+        for (int c = 0; c < C; c++) { var += (x[n * C + c] - mean) * (x[n * C + c] - mean) / C; }
+        for (int c = 0; c < C; c++) { (*out)[n * C + c] = (x[n * C + c] - mean) / sqrt(var + 1e-5) * w[c] + b[c]; }
+    }
+}
+static void oracle_linear(std::vector<double>* y, const std::vector<double>& x, const double* w, const double* b, int N, int C, int OC) {
+    y->assign((size_t)N * OC, 0.0);
+    for (int n = 0; n < N; n++) {
+        for (int o = 0; o < OC; o++) {
+            double sum = b ? b[o] : 0.0;
+            for (int c = 0; c < C; c++) { sum += x[n * C + c] * w[o * C + c]; }
+            (*y)[n * OC + o] = sum;
+        }
+    }
+}
+static double oracle_loss(const OracleParams& p, const ModelHeader* m, const std::vector<int>& inputs, const std::vector<int>& targets, int B, int T) {
+    const int N = B * T, C = m->channels, NH = m->num_heads, hs = C / NH, V = m->vocab_size;
+    std::vector<double> x((size_t)N * C), ln, qkv, y, branch, h;
+    for (int n = 0; n < N; n++) { for (int c = 0; c < C; c++) { x[n * C + c] = p[P_wte][inputs[n] * C + c] + p[P_wpe][n % T * C + c]; } }
+    for (int l = 0; l < m->num_layers; l++) {
+        oracle_layernorm(&ln, x, &p[P_ln1w][l * C], &p[P_ln1b][l * C], N, C);
+        oracle_linear(&qkv, ln, &p[P_qkvw][(size_t)l * 3 * C * C], &p[P_qkvb][l * 3 * C], N, C, 3 * C);
+        y.assign((size_t)N * C, 0.0);
+        for (int n = 0; n < N; n++) {
+            for (int head = 0; head < NH; head++) {
+                std::vector<double> a(n % T + 1);
+                double top = -1e300, sum = 0;
+                for (int u = 0; u <= n % T; u++) {
+                    double s = 0;
+                    for (int i = 0; i < hs; i++) { s += qkv[n * 3 * C + head * hs + i] * qkv[(n - n % T + u) * 3 * C + C + head * hs + i]; }
+                    a[u] = s / sqrt((double)hs);
+                    top = fmax(top, a[u]);
+                }
+                for (double& v : a) { v = exp(v - top); sum += v; }
+                for (int u = 0; u <= n % T; u++) {
+                    for (int i = 0; i < hs; i++) { y[n * C + head * hs + i] += a[u] / sum * qkv[(n - n % T + u) * 3 * C + 2 * C + head * hs + i]; }
+                }
+            }
+        }
+        oracle_linear(&branch, y, &p[P_attprojw][(size_t)l * C * C], &p[P_attprojb][l * C], N, C, C);
+        for (size_t i = 0; i < x.size(); i++) { x[i] += branch[i]; }
+        oracle_layernorm(&ln, x, &p[P_ln2w][l * C], &p[P_ln2b][l * C], N, C);
+        oracle_linear(&h, ln, &p[P_fcw][(size_t)l * 4 * C * C], &p[P_fcb][l * 4 * C], N, C, 4 * C);
+        for (double& v : h) { v = 0.5 * v * (1.0 + tanh(sqrt(2.0 / M_PI) * (v + 0.044715 * v * v * v))); }
+        oracle_linear(&branch, h, &p[P_fcprojw][(size_t)l * 4 * C * C], &p[P_fcprojb][l * C], N, 4 * C, C);
+        for (size_t i = 0; i < x.size(); i++) { x[i] += branch[i]; }
+    }
+    oracle_layernorm(&ln, x, p[P_lnfw].data(), p[P_lnfb].data(), N, C);
+    double loss = 0;
+    for (int n = 0; n < N; n++) {
+        std::vector<double> z(V);
+        double sum = 0;
+        for (int v = 0; v < V; v++) {
+            for (int c = 0; c < C; c++) { z[v] += ln[n * C + c] * p[P_wte][v * C + c]; }
+            sum += exp(z[v]);
+        }
+        loss += (log(sum) - z[targets[n]]) / N;
+    }
+    return loss;
+}
+template <class floatX> static OracleParams oracle_params(GPT<floatX>* g) {
+    OracleParams p(NUM_PARAMS);
+    for (int i = 0; i < NUM_PARAMS; i++) { p[i] = fetch(g->param[i], g->spec[i].size); }
+    return p;
+}
+
+// Moves all biases and layernorm parameters off their special values, so that no gradient is trivially right.
+template <class floatX> static void scramble(GPT<floatX>* g, uint64_t seed) {
+    TestRng rng = {seed};
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        if (g->spec[p].init > 0) { continue; }
+        std::vector<float> v(g->spec[p].size);
+        for (float& x : v) { x = (float)(-g->spec[p].init - 1.0) + 0.1f * (float)test_rng_normal(&rng); }
+        gpt_upload(g->param[p], v.data(), v.size());
+    }
+}
+
+// ---------------------------------------------------------------------------- gradients
+
+// float32: loss near rounding; every tensor's gradient against central differences of the oracle. The bound is the program's own reduction noise,
+// measured by giving it the sequences of the batch in another order (the same mathematics, other sums), times 8, plus the differences' own error,
+// measured by two step sizes.
+static void test_gpt_float32_gradients_match_finite_differences(void) {
+    const int B = 4, T = 11;  // T odd: pitch of the score matrix, rows that are no multiple of 16
+    Model<float> *t = new Model<float>(), *u = new Model<float>();
+    model_init(t, &tiny, B, T, false, 1, 3);
+    scramble(&t->gpt, 5);
+    OracleParams p = oracle_params(&t->gpt);
+    double oracle = oracle_loss(p, &tiny, t->inputs, t->targets, B, T);
+    float loss = model_gradients(t);
+    model_init(u, &tiny, B, T, false, 1, 3);
+    scramble(&u->gpt, 5);
+    for (int b = 0; b < B; b++) {
+        for (int i = 0; i < T; i++) { u->inputs[b * T + i] = t->inputs[(B - 1 - b) * T + i]; u->targets[b * T + i] = t->targets[(B - 1 - b) * T + i]; }
+    }
+    float permuted = model_gradients(u);
+    double loss_bound = 8.0 * fmax(fabs(permuted - loss), 1.2e-7 * oracle);
+    CHECK(fabs(loss - oracle) <= loss_bound, "loss %.9g, oracle %.9g, bound %g", loss, oracle, loss_bound);
+    TestRng rng = {11};
+    for (int q = 0; q < NUM_PARAMS; q++) {
+        std::vector<double> g = fetch_grad(&t->gpt, q), g2 = fetch_grad(&u->gpt, q);
+        double noise = 0, largest = 0, worst = 0, worst_bound = 0;
+        for (size_t i = 0; i < g.size(); i++) { noise = fmax(noise, fabs(g[i] - g2[i])); largest = fmax(largest, fabs(g[i])); }
+        CHECK(largest > 0, "%s: all gradients are 0", t->gpt.spec[q].name);
+        for (int k = 0; k < 12; k++) {
+            size_t i = (size_t)(test_rng_uniform(&rng) * g.size());
+            double old = p[q][i], d[2];
+            for (int s = 0; s < 2; s++) {
+                double h = s ? 2e-4 : 1e-4;
+                p[q][i] = old + h;
+                double up = oracle_loss(p, &tiny, t->inputs, t->targets, B, T);
+                p[q][i] = old - h;
+                d[s] = (up - oracle_loss(p, &tiny, t->inputs, t->targets, B, T)) / (2 * h);
+            }
+            p[q][i] = old;
+            double bound = 8.0 * fmax(noise, 1.2e-7 * largest) + 2.0 * fabs(d[0] - d[1]) + 1e-10;
+            worst = fmax(worst, fabs(g[i] - d[0]));
+            worst_bound = fmax(worst_bound, bound);
+            CHECK(fabs(g[i] - d[0]) <= bound, "%s[%zu]: gradient %.9g, finite difference %.9g, bound %g", t->gpt.spec[q].name, i, g[i], d[0], bound);
+        }
+        printf("    %-9s max|g| %.3e  worst error %.2e  bound %.2e\n", t->gpt.spec[q].name, largest, worst, worst_bound);
+    }
+    for (size_t i = (size_t)tiny.vocab_size * tiny.channels; i < t->gpt.spec[P_wte].size; i++) { CHECK(fetch_grad(&t->gpt, P_wte)[i] == 0, "padded row of wte has a gradient"); if (i % 64) { i += 63; } }
+}
+
+// bfloat16 and float8 against float32 from the same weights: cosine of every tensor's gradient. 0.95 is the gate that LLMQ uses for its FP8 recipe.
+template <class floatX>
+static void check_cosines(bool fp8, double gate) {
+    const int B = 4, T = 32;
+    Model<bf16>* low = new Model<bf16>();
+    Model<float>* full = new Model<float>();
+    model_init(low, &small, B, T, fp8, 1, 7);
+    model_init(full, &small, B, T, false, 1, 7);
+    for (int p = 0; p < NUM_PARAMS; p++) {  // the same weights: those that bf16 holds
+        std::vector<double> w = fetch(low->gpt.param[p], low->gpt.spec[p].size);
+        std::vector<float> f(w.begin(), w.end());
+        gpt_upload(full->gpt.param[p], f.data(), f.size());
+    }
+    float a = model_gradients(low), b = model_gradients(full);
+    printf("    loss %g, float32 %g\n", a, b);
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        double c = cosine(fetch_grad(&low->gpt, p), fetch_grad(&full->gpt, p));
+        printf("    %-9s cosine %.5f\n", low->gpt.spec[p].name, c);
+        CHECK(c >= gate, "%s: cosine %g with float32 is below %g", low->gpt.spec[p].name, c, gate);
+    }
+}
+static void test_gpt_bfloat16_gradients_point_as_float32(void) { check_cosines<bf16>(false, 0.999); }
+static void test_gpt_float8_gradients_point_as_float32(void) { check_cosines<bf16>(true, 0.95); }
+
+// ---------------------------------------------------------------------------- equalities
+
+template <class floatX> static uint64_t gradient_digest(GPT<floatX>* g) {
+    Xxh64 h;
+    xxh64_init(&h, 0);
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        std::vector<char> bytes(gpt_grad_bytes(g, p));
+        cudaCheck(cudaMemcpy(bytes.data(), g->grad[p], bytes.size(), cudaMemcpyDeviceToHost));
+        xxh64_update(&h, bytes.data(), bytes.size());
+    }
+    return xxh64_digest(&h);
+}
+template <class floatX>
+static void check_recompute(bool fp8) {
+    uint64_t digest[3];
+    for (int r = 0; r < 3; r++) {
+        Model<floatX>* t = new Model<floatX>();
+        model_init(t, &small, 2, 32, fp8, r, 7);
+        model_gradients(t);
+        digest[r] = gradient_digest(&t->gpt);
+        model_free(t);
+    }
+    CHECK(digest[0] == digest[1] && digest[1] == digest[2], "gradients differ between recompute levels: %016llx %016llx %016llx",
+          (unsigned long long)digest[0], (unsigned long long)digest[1], (unsigned long long)digest[2]);
+}
+static void test_gpt_recompute_levels_give_equal_bits(void) {
+    check_recompute<float>(false);
+    check_recompute<bf16>(false);
+    check_recompute<bf16>(true);
+}
+
+// A global batch in 1, 2 or 4 micro-steps: float32 losses over 8 steps differ by reduction noise only. The noise is measured: the same batch with its
+// sequences in reverse order.
+static void test_gpt_micro_steps_split_changes_only_noise(void) {
+    const int S = 8, T = 16, steps = 8;
+    std::vector<int> tokens;
+    make_tokens(&tokens, steps * S * (T + 1), small.vocab_size, 5);
+    std::vector<std::vector<float>> losses;
+    for (int variant = 0; variant < 4; variant++) {
+        int accum = variant < 3 ? 1 << variant : 1, B = S / accum;
+        Model<float>* t = new Model<float>();
+        model_init(t, &small, B, T, false, 1, 9);
+        std::vector<float> curve;
+        for (int step = 0; step < steps; step++) {
+            for (int micro = 0; micro < accum; micro++) {
+                for (int b = 0; b < B; b++) {
+                    int sequence = micro * B + b;
+                    if (variant == 3) { sequence = S - 1 - sequence; }
+                    const int* from = &tokens[(step * S + sequence) * (T + 1)];
+                    for (int i = 0; i < T; i++) { t->inputs[b * T + i] = from[i]; t->targets[b * T + i] = from[i + 1]; }
+                }
+                gpt_micro_step(&t->gpt, t->inputs.data(), t->targets.data(), B, T, micro, accum);
+            }
+            float loss, norm;
+            gpt_loss_and_norm(&t->gpt, B * T, accum, &loss, &norm);
+            gpt_update(&t->gpt, &t->opt, 1e-3f, norm, step);
+            curve.push_back(loss);
+        }
+        losses.push_back(curve);
+        model_free(t);
+    }
+    double noise = 0;
+    for (int s = 0; s < steps; s++) { noise = fmax(noise, fabs(losses[3][s] - losses[0][s])); }
+    noise = fmax(noise, 2.4e-7 * losses[0][0]);  // one unit in the last place of a loss
+    for (int v = 1; v < 3; v++) {
+        for (int s = 0; s < steps; s++) {
+            CHECK(fabs(losses[v][s] - losses[0][s]) <= 4 * noise, "step %d in %d micro-steps: loss %.9g, in one %.9g, noise %g", s, 1 << v, losses[v][s], losses[0][s], noise);
+        }
+    }
+    printf("    reduction noise %.2e over %d steps\n", noise, steps);
+}
+
+// Training state after a few float8 steps satisfies the invariants; evaluation leaves every training slot as it was (I7).
+static void test_gpt_float8_scaling_invariants_hold(void) {
+    Model<bf16>* t = new Model<bf16>();
+    model_init(t, &small, 2, 32, true, 1, 7);
+    t->gpt.scaling.count_on = true;
+    Fp8Scaling* s = &t->gpt.scaling;
+    Fp8ScalingHost before, after;
+    char message[256];
+    for (int step = 0; step < 3; step++) {
+        for (int micro = 0; micro < 2; micro++) { gpt_micro_step(&t->gpt, t->inputs.data(), t->targets.data(), 2, 32, micro, 2); }
+        float loss, norm;
+        gpt_loss_and_norm(&t->gpt, 64, 2, &loss, &norm);
+        gpt_update(&t->gpt, &t->opt, 1e-3f, norm, step);
+        fp8_scaling_copy(s, &before);
+        const char* broken = fp8_scaling_check(s, &before, 0, s->count, 64ull * 256 * 2 * 4 * 8, message);
+        CHECK(!broken, "%s", broken);
+        for (int i = 0; i < fp8_slot(s, FP8_ROLE_EVAL_X, 0, 0); i++) { CHECK(before.amax[i] != 0, "slot %d was not used in training", i); }
+    }
+    cudaCheck(cudaMemcpy(t->gpt.acts.inputs, t->inputs.data(), 64 * sizeof(int), cudaMemcpyHostToDevice));
+    gpt_forward_trunk(&t->gpt, 2, 32, FP8_ROLE_EVAL_X);
+    fp8_scaling_copy(s, &after);
+    int training = fp8_slot(s, FP8_ROLE_EVAL_X, 0, 0);
+    CHECK(!memcmp(before.amax, after.amax, training * 4) && !memcmp(before.scale, after.scale, training * 4) && !memcmp(before.amax_step, after.amax_step, training * 4) &&
+          !memcmp(before.counts, after.counts, training * 16), "evaluation changed the scaling state of training (I7)");
+    CHECK(!fp8_scaling_check(s, &after, 0, s->count, 0, message), "%s", message);
+}
+
+// One batch again and again: the loss falls towards 0 in every precision.
+template <class floatX> static float overfit(bool fp8, int steps) {
+    Model<floatX>* t = new Model<floatX>();
+    model_init(t, &small, 2, 32, fp8, 1, 7);
+    float loss = 0, norm;
+    for (int step = 0; step < steps; step++) {
+        gpt_micro_step(&t->gpt, t->inputs.data(), t->targets.data(), 2, 32, 0, 1);
+        gpt_loss_and_norm(&t->gpt, 64, 1, &loss, &norm);
+        gpt_update(&t->gpt, &t->opt, 3e-3f, norm, step);
+    }
+    model_free(t);
+    return loss;
+}
+static void test_gpt_overfits_one_batch_in_every_precision(void) {
+    float f32 = overfit<float>(false, 100), b16 = overfit<bf16>(false, 100), f8 = overfit<bf16>(true, 100);
+    printf("    loss after 100 steps: float32 %g, bfloat16 %g, float8 %g\n", f32, b16, f8);
+    CHECK(f32 < 0.2f && b16 < 0.2f && f8 < 0.2f, "a batch of 64 tokens was not learnt: float32 %g, bfloat16 %g, float8 %g", f32, b16, f8);
+}
+
+// ---------------------------------------------------------------------------- the program
+
+typedef struct { std::vector<std::string> args; } Command;
+static void run_command(void* arg) {
+    Command* c = (Command*)arg;
+    std::vector<char*> argv;
+    for (auto& a : c->args) { argv.push_back((char*)a.c_str()); }
+    argv.push_back(NULL);
+    exit(trainer_main((int)c->args.size(), argv.data()));
+}
+// Splits at blanks; returns the exit code, all output in *out.
+static int trainer(const std::string& line, std::string* out) {
+    Command c;
+    c.args.push_back("train_gpt_fp8");
+    size_t at = 0;
+    while (at < line.size()) {
+        size_t end = line.find(' ', at);
+        if (end == std::string::npos) { end = line.size(); }
+        if (end > at) { c.args.push_back(line.substr(at, end - at)); }
+        at = end + 1;
+    }
+    return test_child(run_command, &c, out);
+}
+
+// A folder with byte data and a tokenizer; its name ends up in *dir.
+static void make_data(std::string* dir) {
+    char name[] = "/tmp/gpt_fp8_test_XXXXXX";
+    if (!mkdtemp(name)) { perror("mkdtemp"); exit(1); }
+    *dir = name;
+    for (int set = 0; set < 2; set++) {
+        std::vector<int> tokens;
+        make_tokens(&tokens, set ? 1500 : 6000, 96, 21 + set);
+        FILE* f = fopenCheck((*dir + (set ? "/val.bin" : "/train.bin")).c_str(), "wb");
+        int32_t header[256] = {20240520, 1, (int32_t)tokens.size()};
+        fwrite(header, 4, 256, f);
+        for (int t : tokens) { uint16_t u = (uint16_t)(32 + t % 96); fwrite(&u, 2, 1, f); }
+        fclose(f);
+    }
+    FILE* f = fopenCheck((*dir + "/tokenizer.bin").c_str(), "wb");
+    uint32_t header[256] = {20240328, 2, 256, 0};
+    fwrite(header, 4, 256, f);
+    for (int i = 0; i < 256; i++) { unsigned char entry[2] = {1, (unsigned char)i}; fwrite(entry, 1, 2, f); }
+    fclose(f);
+}
+static std::string read_file(const std::string& path) {
+    FILE* f = fopenCheck(path.c_str(), "rb");
+    std::string s;
+    char buffer[65536];
+    size_t n;
+    while ((n = fread(buffer, 1, sizeof(buffer), f)) > 0) { s.append(buffer, n); }
+    fclose(f);
+    return s;
+}
+static void remove_folder(const std::string& dir) { if (system(("rm -rf " + dir).c_str()) != 0) { exit(1); } }
+static std::string base(const std::string& dir) {
+    return "-i " + dir + "/train.bin -j " + dir + "/val.bin --layers 2 --channels 64 --heads 4 -b 2 -t 32 -d 128 -l 3e-3 -u 2 -v 4 -m 2 -s 0 ";
+}
+// The lines that hold numbers of training, without times.
+static std::string numbers_of(const std::string& out) {
+    std::string kept;
+    size_t at = 0;
+    while (at < out.size()) {
+        size_t end = out.find('\n', at);
+        if (end == std::string::npos) { end = out.size(); }
+        std::string line = out.substr(at, end - at);
+        if (line.compare(0, 5, "step ") == 0) { kept += line.substr(0, line.find("| lr")) + "\n"; }
+        if (line.compare(0, 8, "val loss") == 0) { kept += line + "\n"; }
+        at = end + 1;
+    }
+    return kept;
+}
+
+static void check_resume(const char* dtype, const char* more) {
+    std::string dir, whole, first, second;
+    make_data(&dir);
+    std::string args = base(dir) + "--dtype " + dtype + " " + more + " -x 8 -n 4 ";
+    CHECK(trainer(args + "-o " + dir + "/a", &whole) == 0, "%s", whole.c_str());
+    // the same in two parts: the second process resumes at step 4 of a run that was stopped there
+    CHECK(trainer(args + "-o " + dir + "/b", &first) == 0, "%s", first.c_str());
+    for (const char* f : {"DONE_00000008", "model_00000008.bin", "state_00000008_00000.bin"}) { unlink((dir + "/b/" + f).c_str()); }
+    CHECK(trainer(args + "-y 1 -o " + dir + "/b", &second) == 0, "%s", second.c_str());
+    CHECK(second.find("resuming from step 4") != std::string::npos, "%s", second.c_str());
+    CHECK(read_file(dir + "/a/model_00000008.bin") == read_file(dir + "/b/model_00000008.bin"), "%s: the model differs after a resume\n%s\n%s", dtype, whole.c_str(), second.c_str());
+    // the state's text records the command line, which differs by folder: compare section payloads
+    StateReader ra, rb;
+    FileError error;
+    fileCheck(state_read_open(&ra, (dir + "/a/state_00000008_00000.bin").c_str(), &error), &error);
+    fileCheck(state_read_open(&rb, (dir + "/b/state_00000008_00000.bin").c_str(), &error), &error);
+    CHECK(ra.header.num_sections == rb.header.num_sections && ra.header.num_sections >= 4, "%u and %u sections", ra.header.num_sections, rb.header.num_sections);
+    for (uint32_t i = 0; i < ra.header.num_sections; i++) {
+        CHECK(ra.sections[i].xxh64 == rb.sections[i].xxh64, "%s: section %s differs after a resume", dtype, ra.sections[i].name);
+    }
+    std::string tail = numbers_of(second), all = numbers_of(whole);
+    CHECK(all.size() > tail.size() && all.compare(all.size() - tail.size(), tail.size(), tail) == 0, "losses differ:\n%s\n--\n%s", all.c_str(), tail.c_str());
+    remove_folder(dir);
+}
+static void test_trainer_resume_equals_uninterrupted_float8(void) { check_resume("float8", ""); }
+static void test_trainer_resume_equals_uninterrupted_bfloat16(void) { check_resume("bfloat16", ""); }
+static void test_trainer_resume_equals_uninterrupted_float32(void) { check_resume("float32", ""); }
+static void test_trainer_resume_equals_uninterrupted_masters(void) { check_resume("float8", "-w 1 -r 2 -sl 5 -sg 5"); }
+
+static void test_trainer_repeats_bit_for_bit(void) {
+    std::string dir, a, b;
+    make_data(&dir);
+    CHECK(trainer(base(dir) + "-x 5 -n 5 -s 5 -g 40 -o " + dir + "/a", &a) == 0, "%s", a.c_str());
+    CHECK(trainer(base(dir) + "-x 5 -n 5 -s 5 -g 40 -o " + dir + "/b", &b) == 0, "%s", b.c_str());
+    CHECK(numbers_of(a) == numbers_of(b) && !numbers_of(a).empty(), "%s\n--\n%s", a.c_str(), b.c_str());
+    CHECK(a.substr(a.find("generating:"), 60) == b.substr(b.find("generating:"), 60), "samples differ");
+    CHECK(read_file(dir + "/a/model_00000005.bin") == read_file(dir + "/b/model_00000005.bin"), "models differ");
+    CHECK(read_file(dir + "/a/main.log") == read_file(dir + "/b/main.log"), "logs differ");
+    remove_folder(dir);
+}
+
+// Each wrong command ends with exit code 1 or 2, one ERROR that holds the given words, and a HINT.
+static void test_trainer_refuses_bad_input_with_a_message(void) {
+    std::string dir, out;
+    make_data(&dir);
+    const struct { std::string args; const char* words; } cases[] = {
+        {base(dir) + "-e d13 -x 1", "d13"},
+        {base(dir) + "-t 24 -x 1 --dtype float8 -d 48", "multiple of 16"},
+        {"-i " + dir + "/train.bin -j " + dir + "/val.bin --layers 1 --channels 72 --heads 9 -b 1 -t 16 -x 1", "C must be a multiple of 16"},
+        {"-i " + dir + "/train.bin -j " + dir + "/val.bin --layers 1 --channels 48 --heads 12 -b 1 -t 16 -x 1", "head size"},
+        {base(dir) + "-i " + dir + "/none.bin", "none.bin"},
+        {base(dir) + "-i " + dir + "/tokenizer.bin", "tokenizer.bin"},
+        {base(dir) + "--vocab-size 50", "vocab"},
+        {base(dir) + "-e " + dir + "/train.bin", "train.bin"},
+        {base(dir) + "--batch-sise 4", "batch-size"},
+        {base(dir) + "-o /proc/nowhere -n 1", "/proc/nowhere"},
+        {"-i " + dir + "/train.bin -j " + dir + "/val.bin -e d12 -t 2048 -b 1", "maxT"},
+    };
+    for (auto& c : cases) {
+        int code = trainer(c.args, &out);
+        CHECK(code == 1 || code == 2, "'%s' ended with %d:\n%s", c.args.c_str(), code, out.c_str());
+        CHECK(out.find("ERROR") != std::string::npos && out.find("HINT") != std::string::npos && out.find(c.words) != std::string::npos, "'%s' does not say '%s':\n%s", c.args.c_str(), c.words, out.c_str());
+    }
+    remove_folder(dir);
+}
+
+#ifdef GPT_CPU_DEVICE
+// The device refuses what the GPU it plays would refuse, and the program says what to do.
+static void test_trainer_refuses_what_the_device_lacks(void) {
+    std::string dir, out;
+    make_data(&dir);
+    setenv("GPT_CPU_ARCH", "80", 1);
+    int code = trainer(base(dir) + "--dtype float8 -x 1", &out);
+    CHECK(code == 1 && out.find("--dtype bfloat16") != std::string::npos, "float8 on 8.0: %d\n%s", code, out.c_str());
+    CHECK(trainer(base(dir) + "-x 1", &out) == 0 && out.find("bfloat16") != std::string::npos, "auto on 8.0:\n%s", out.c_str());
+    for (const char* arch : {"89", "90", "100", "120"}) {
+        setenv("GPT_CPU_ARCH", arch, 1);
+        CHECK(trainer(base(dir) + "--dtype float8 -x 2", &out) == 0, "float8 on %s:\n%s", arch, out.c_str());
+    }
+    unsetenv("GPT_CPU_ARCH");
+    setenv("GPT_CPU_MEMORY", "40M", 1);
+    code = trainer("-i " + dir + "/train.bin -j " + dir + "/val.bin -e d6 -b 1 -t 64 -x 1 --init fast", &out);
+    CHECK(code == 1 && out.find("out of device memory") != std::string::npos && out.find("HINT") != std::string::npos, "out of memory: %d\n%s", code, out.c_str());
+    remove_folder(dir);
+}
+#endif
+
+// 300 steps in bfloat16 and float8 with the same seeds: float8 ends no further from bfloat16 than seeds are from each other.
+static float final_loss(const std::string& dir, const char* dtype, int seed) {
+    std::string out;
+    CHECK(trainer(base(dir) + "-v 0 -m 10 -x 300 --dtype " + dtype + " --seed " + std::to_string(seed), &out) == 0, "%s", out.c_str());
+    size_t at = out.rfind("val loss ");
+    CHECK(at != std::string::npos, "%s", out.c_str());
+    return strtof(out.c_str() + at + 9, NULL);
+}
+static void test_trainer_float8_stays_within_the_spread_of_seeds(void) {
+    const int seeds = 5;
+    std::string dir;
+    make_data(&dir);
+    double b[seeds], f[seeds], mean_b = 0, mean_f = 0, spread = 0;
+    for (int s = 0; s < seeds; s++) {
+        b[s] = final_loss(dir, "bfloat16", 100 + s);
+        f[s] = final_loss(dir, "float8", 100 + s);
+        mean_b += b[s] / seeds;
+        mean_f += f[s] / seeds;
+        printf("    seed %d: bfloat16 %.4f, float8 %.4f, difference %+.4f\n", 100 + s, b[s], f[s], f[s] - b[s]);
+    }
+    for (int s = 0; s < seeds; s++) { for (int r = 0; r < s; r++) { spread = fmax(spread, fabs(b[s] - b[r])); } }
+    printf("    spread of bfloat16 over seeds %.4f, mean difference %+.4f\n", spread, mean_f - mean_b);
+    for (int s = 0; s < seeds; s++) { CHECK(fabs(f[s] - b[s]) <= spread, "seed %d: float8 is %.4f away from bfloat16, seeds spread %.4f", 100 + s, f[s] - b[s], spread); }
+    remove_folder(dir);
+}
+
+int main(int argc, char** argv) {
+    static const Test tests[] = {
+        {"gpt_float32_gradients_match_finite_differences", test_gpt_float32_gradients_match_finite_differences, QUICK},
+        {"gpt_bfloat16_gradients_point_as_float32", test_gpt_bfloat16_gradients_point_as_float32, QUICK},
+        {"gpt_float8_gradients_point_as_float32", test_gpt_float8_gradients_point_as_float32, QUICK},
+        {"gpt_recompute_levels_give_equal_bits", test_gpt_recompute_levels_give_equal_bits, QUICK},
+        {"gpt_micro_steps_split_changes_only_noise", test_gpt_micro_steps_split_changes_only_noise, QUICK},
+        {"gpt_float8_scaling_invariants_hold", test_gpt_float8_scaling_invariants_hold, QUICK},
+        {"gpt_overfits_one_batch_in_every_precision", test_gpt_overfits_one_batch_in_every_precision, SLOW},
+        {"trainer_repeats_bit_for_bit", test_trainer_repeats_bit_for_bit, QUICK},
+        {"trainer_resume_equals_uninterrupted_float8", test_trainer_resume_equals_uninterrupted_float8, QUICK},
+        {"trainer_resume_equals_uninterrupted_bfloat16", test_trainer_resume_equals_uninterrupted_bfloat16, SLOW},
+        {"trainer_resume_equals_uninterrupted_float32", test_trainer_resume_equals_uninterrupted_float32, SLOW},
+        {"trainer_resume_equals_uninterrupted_masters", test_trainer_resume_equals_uninterrupted_masters, SLOW},
+        {"trainer_refuses_bad_input_with_a_message", test_trainer_refuses_bad_input_with_a_message, QUICK},
+#ifdef GPT_CPU_DEVICE
+        {"trainer_refuses_what_the_device_lacks", test_trainer_refuses_what_the_device_lacks, SLOW},
+#endif
+        {"trainer_float8_stays_within_the_spread_of_seeds", test_trainer_float8_stays_within_the_spread_of_seeds, SLOW},
+    };
+    return TEST_MAIN(tests);
+}

@@ -1,0 +1,1302 @@
+/* train_gpt_fp8.cu - pretrains and fine-tunes GPT-2 / GPT-3 models with FP8 matrix products: model, forward, backward, update and loop
+ *
+ * The whole program: read it top to bottom. The pieces it calls are in llmc/, one concern a header; llmc/README.md is the tour. Built by nvcc it runs
+ * on the GPU, built by g++ with llmc/cpu first on the include path it runs on the CPU device: the same source.
+ *
+ * [A] dimensions and constraints        [B] tensors and memory        [C] parameters: initial values, load, save
+ * [D] forward                           [E] backward                  [F] optimizer
+ * [H] checkpoint and resume             [I] evaluation and sampling   [J] main loop
+ *
+ * Notation: B sequences of T tokens a micro-step, N = B*T; C channels, NH heads of hs = C/NH; V tokens, Vp padded; L layers. Matrices are
+ * (out, in): y = x W^T + b. Accumulation: parameter gradients +=, activation gradients =, the residual stream's gradient +=.
+ */
+#ifndef TRAIN_GPT_FP8_CU
+#define TRAIN_GPT_FP8_CU
+
+#include <math.h>
+#include <time.h>
+#include <string>
+#include <vector>
+
+// defines: require, fail, fail_usage, mallocCheck, CEIL_DIV, ROUND_UP
+#include "llmc/common.h"
+// defines: Options, options_parse, options_print, options_print_row, options_to_text, options_diff, options_is_set
+#include "llmc/option_table.h"
+// defines: Tokenizer, tokenizer_init, tokenizer_print, tokenizer_free
+#include "llmc/tokenizer.h"
+// defines: DataLoader, dataloader_init, dataloader_read, dataloader_digest, dataloader_free
+#include "llmc/dataloader.h"
+// defines: Mt19937, mt19937_init, normal_fill, random_f32
+#include "llmc/rand.h"
+// defines: LearningRate, learning_rate_get
+#include "llmc/schedulers.h"
+// defines: sample_softmax
+#include "llmc/sampler.h"
+// defines: OutlierDetector, outlier_detector_update, outlier_detector_skips
+#include "llmc/outlier_detector.h"
+// defines: ModelHeader, model_file_open, model_file_write_begin, StateWriter, StateReader, state_write_begin, state_read_open
+#include "llmc/formats.h"
+// defines: checkpoint_find_latest
+#include "llmc/checkpoint.h"
+// defines: Logger, logger_init
+#include "llmc/logger.h"
+// defines: launch, bf16, cudaCheck
+#include "llmc/device.cuh"
+// defines: profile_begin, profile_end, profile_print
+#include "llmc/profile.cuh"
+// defines: Device, device_init, device_alloc, device_has_fp8
+#include "llmc/gpu.cuh"
+// defines: mfu_share, mfu_flops, mfu_speed_of_light
+#include "llmc/mfu.h"
+// defines: GemmShape, gemm, gemm_plan_or_fail, Operand, linear_forward, linear_dgrad, linear_wgrad
+#include "llmc/matmul.cuh"
+// defines: encoder_forward, encoder_backward, encoder_group_tokens
+#include "llmc/encoder.cuh"
+// defines: layernorm_forward, layernorm_backward
+#include "llmc/layernorm.cuh"
+// defines: attention_forward, attention_backward, attention_scratch_bytes
+#include "llmc/attention.cuh"
+// defines: gelu_forward, gelu_backward
+#include "llmc/gelu.cuh"
+// defines: fused_classifier
+#include "llmc/fused_classifier.cuh"
+// defines: bias_backward, column_sum_partials
+#include "llmc/column_sum.cuh"
+// defines: Fp8Scaling, fp8_scaling_init, fp8_scaling_begin, fp8_scaling_check
+#include "llmc/fp8_scaling.h"
+// defines: fp8_quantize
+#include "llmc/fp8_quantize.cuh"
+// defines: adamw_update, AdamWParams, init_fast
+#include "llmc/adamw.cuh"
+// defines: sum_squares, sum_all
+#include "llmc/global_norm.cuh"
+
+// ---------------------------------------------------------------------------- [A] dimensions and constraints
+
+// What --model may name besides a file. gpt2: by depth, gpt3: by channels. Heads and channels as in the GPT-2 and GPT-3 papers.
+typedef struct { const char* name; int L, C, NH, max_seq_len; } Descriptor;
+static const Descriptor descriptors[] = {
+    {"d6", 6, 384, 6, 1024},           {"d12", 12, 768, 12, 1024},        {"d24", 24, 1024, 16, 1024},       {"d36", 36, 1280, 20, 1024},
+    {"d48", 48, 1600, 25, 1024},       {"d60", 60, 1920, 30, 1024},       {"d72", 72, 2880, 30, 1024},       {"d84", 84, 3456, 36, 1024},
+    {"gpt3:c384", 6, 384, 6, 2048},    {"gpt3:c768", 12, 768, 12, 2048},  {"gpt3:c1024", 24, 1024, 16, 2048}, {"gpt3:c1536", 24, 1536, 16, 2048},
+    {"gpt3:c2048", 24, 2048, 16, 2048}, {"gpt3:c2560", 32, 2560, 32, 2048}, {"gpt3:c4096", 32, 4096, 32, 2048}, {"gpt3:c12288", 96, 12288, 96, 2048},
+};
+#define GPT2_VOCAB 50257
+#define BYTE_VOCAB 256
+#define VOCAB_PADDING 128  // the padded vocabulary is a multiple: aligned rows for the head's products
+
+static const Descriptor* descriptor_find(const char* name) {
+    if (!strncmp(name, "gpt2:", 5)) { name += 5; }
+    for (const Descriptor& d : descriptors) { if (!strcmp(name, d.name)) { return &d; } }
+    return NULL;
+}
+
+// The dimensions of a new model: descriptor and explicit sizes. tokenizer_vocab: 0 if there is no tokenizer.
+static ModelHeader gpt_config_from_options(const Options* o, int tokenizer_vocab) {
+    ModelHeader c;
+    memset(&c, 0, sizeof(c));
+    bool explicit_sizes = o->layers && o->channels && o->heads;
+    const Descriptor* d = descriptor_find(o->model);
+    if (!d && (!explicit_sizes || options_is_set(o, "model"))) {
+        std::string names;
+        for (const Descriptor& each : descriptors) { names += std::string(names.empty() ? "" : ", ") + each.name; }
+        fail(("name one of " + names + ", a file that ends in .bin, or give --layers, --channels and --heads").c_str(), "unknown model '%s'", o->model);
+    }
+    c.num_layers = o->layers ? o->layers : d->L;
+    c.channels = o->channels ? o->channels : d->C;
+    c.num_heads = o->heads ? o->heads : d->NH;
+    c.max_seq_len = explicit_sizes ? o->seq_len : d->max_seq_len;
+    c.vocab_size = o->vocab_size ? o->vocab_size : tokenizer_vocab ? tokenizer_vocab : GPT2_VOCAB;
+    c.padded_vocab_size = ROUND_UP(c.vocab_size, VOCAB_PADDING);
+    return c;
+}
+
+// The stated constraints, each with the tensor that needs it. fp8: linear layers multiply FP8.
+static void gpt_check_config(const ModelHeader* c, int B, int T, bool fp8) {
+    int C = c->channels, NH = c->num_heads;
+    const long long N = (long long)B * T;
+    const struct { bool holds; const char *tensor, *rule, *hint; } rules[] = {
+        {C % NH == 0, "qkv (N,3C)", "C must be a multiple of NH", "change --channels or --heads"},
+        {C % 16 == 0, "every activation (N,C)", "C must be a multiple of 16: rows are read 16 bytes at a time, FP8 rows too", "change --channels"},
+        {(C / NH) % 8 == 0, "qkv (N,3C)", "the head size C/NH must be a multiple of 8: each head's slice must be aligned to 16 bytes", "change --heads"},
+        {c->padded_vocab_size % 16 == 0, "wte (Vp,C)", "Vp must be a multiple of 16", "pad the vocabulary of the model file"},
+        {c->vocab_size <= 65536, "tokens", "token shards hold 16-bit tokens, so V is at most 65536", "choose a smaller vocabulary"},
+        {T <= c->max_seq_len, "wpe (maxT,C)", "T must not exceed the positions of the model", "choose a smaller --seq-len"},
+        {!fp8 || T % 16 == 0, "x.t, dY.t (C,N) fp8", "T must be a multiple of 16 for float8: transposed operands have rows of N bytes", "change --seq-len, or use --dtype bfloat16"},
+        {N * 4 * C < (1ll << 31) * 16 && N <= (1ll << 30), "h (N,4C)", "B*T and B*T*4C must stay below the limits of 32-bit row counts", "choose a smaller --batch-size"},
+    };
+    for (auto& r : rules) {
+        if (!r.holds) {
+            fail(r.hint, "these sizes are not possible: L %d, C %d, NH %d, V %d, Vp %d, maxT %d, B %d, T %d: %s: %s", c->num_layers, C, NH, c->vocab_size,
+                 c->padded_vocab_size, c->max_seq_len, B, T, r.tensor, r.rule);
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------- [B] tensors and memory
+
+// Every parameter tensor, in the order of the model file. per_layer: L such matrices follow each other. linear: index of the linear layer whose weight it
+// is (FP8 operand, gradient in the working type), or -1 (gradient in f32). init: std of the normal initial values; < 0: the constant -init - 1;
+// residual: std scaled by 1/sqrt(2L). decay: weight decay applies.
+//    name       rows          cols   per_layer  linear            init   residual decay
+#define PARAM_TABLE(X) \
+    X(wte,      c->padded_vocab_size, C, 0, -1,             0.02,  0, 1, "token embedding, tied with the head") \
+    X(wpe,      c->max_seq_len,       C, 0, -1,             0.02,  0, 1, "position embedding") \
+    X(ln1w,     1,                    C, 1, -1,             -2,    0, 0, "first layernorm, weight") \
+    X(ln1b,     1,                    C, 1, -1,             -1,    0, 0, "first layernorm, bias") \
+    X(qkvw,     3 * C,                C, 1, LINEAR_QKV,     0.02,  0, 1, "attention input projection") \
+    X(qkvb,     1,                3 * C, 1, -1,             -1,    0, 0, "") \
+    X(attprojw, C,                    C, 1, LINEAR_ATTPROJ, 0.02,  1, 1, "attention output projection") \
+    X(attprojb, 1,                    C, 1, -1,             -1,    0, 0, "") \
+    X(ln2w,     1,                    C, 1, -1,             -2,    0, 0, "second layernorm, weight") \
+    X(ln2b,     1,                    C, 1, -1,             -1,    0, 0, "second layernorm, bias") \
+    X(fcw,      4 * C,                C, 1, LINEAR_FC,      0.02,  0, 1, "MLP input projection") \
+    X(fcb,      1,                4 * C, 1, -1,             -1,    0, 0, "") \
+    X(fcprojw,  C,                4 * C, 1, LINEAR_FCPROJ,  0.02,  1, 1, "MLP output projection") \
+    X(fcprojb,  1,                    C, 1, -1,             -1,    0, 0, "") \
+    X(lnfw,     1,                    C, 0, -1,             -2,    0, 0, "final layernorm, weight") \
+    X(lnfb,     1,                    C, 0, -1,             -1,    0, 0, "final layernorm, bias")
+
+#define PARAM_ENUM(name, rows, cols, per_layer, linear, init, residual, decay, doc) P_##name,
+typedef enum { PARAM_TABLE(PARAM_ENUM) NUM_PARAMS } ParamId;
+#undef PARAM_ENUM
+
+typedef struct {
+    const char* name;
+    int rows, cols, layers;   // layers: 1 for what is not per layer
+    int linear;
+    double init;
+    bool residual, decay;
+    size_t part, size;        // elements of one layer, of all
+    size_t offset;            // elements before this tensor in the model file
+} ParamSpec;
+
+// Fills spec[NUM_PARAMS]; returns the number of parameters.
+static uint64_t gpt_param_specs(ParamSpec* spec, const ModelHeader* c) {
+    const int C = c->channels;
+    int i = 0;
+    uint64_t total = 0;
+#define PARAM_SPEC(name, rows, cols, per_layer, linear, init, residual, decay, doc) \
+    spec[i++] = {#name, rows, cols, per_layer ? c->num_layers : 1, linear, init, residual, decay, 0, 0, 0};
+    PARAM_TABLE(PARAM_SPEC)
+#undef PARAM_SPEC
+    for (i = 0; i < NUM_PARAMS; i++) {
+        spec[i].part = (size_t)spec[i].rows * spec[i].cols;
+        spec[i].size = spec[i].part * spec[i].layers;
+        spec[i].offset = total;
+        total += spec[i].size;
+    }
+    return total;
+}
+static uint64_t gpt_count_parameters(const ModelHeader* c) {
+    ParamSpec spec[NUM_PARAMS];
+    return gpt_param_specs(spec, c);
+}
+
+static const ParamId linear_weight[NUM_LINEARS] = {P_qkvw, P_attprojw, P_fcw, P_fcprojw};
+static const ParamId linear_bias[NUM_LINEARS] = {P_qkvb, P_attprojb, P_fcb, P_fcprojb};
+
+// Every activation and scratch buffer. count in elements; fp8 marks buffers that exist for float8 only, plain those that exist otherwise only.
+// "saved" live from forward to backward, "scratch" die within a layer. r: recompute level; keep = 1 if the transposed copy is what is saved.
+//    name        type     elements                                   when    class
+#define ACT_TABLE(X) \
+    X(inputs,     int,     N,                                         both,   MEM_ACTIVATIONS) \
+    X(targets,    int,     N,                                         both,   MEM_ACTIVATIONS) \
+    X(group_order, int,    N,                                         both,   MEM_SCRATCH) \
+    X(group_start, int,    N + 1,                                     both,   MEM_SCRATCH) \
+    X(group_token, int,    N,                                         both,   MEM_SCRATCH) \
+    X(residual,   floatX,  (2 * L + 1) * N * C,                       both,   MEM_ACTIVATIONS) /* inputs of ln1, ln2 of every layer, of lnf */ \
+    X(ln_mean,    float,   (2 * L + 1) * N,                           both,   MEM_ACTIVATIONS) \
+    X(ln_rstd,    float,   (2 * L + 1) * N,                           both,   MEM_ACTIVATIONS) \
+    X(ln,         floatX,  (r < 2 ? 2 * L : 1) * N * C,               plain,  MEM_ACTIVATIONS) /* x of qkv and fc */ \
+    X(ln_q,       uint8_t, (r < 2 ? 2 * L : 1) * N * C,               fp8,    MEM_ACTIVATIONS) /* the same, quantized: x.t */ \
+    X(ln_x,       floatX,  N * C,                                     fp8,    MEM_SCRATCH) \
+    X(qkv,        floatX,  L * N * 3 * C,                             both,   MEM_ACTIVATIONS) \
+    X(lse,        float,   L * N * NH,                                both,   MEM_ACTIVATIONS) \
+    X(y,          floatX,  L * N * C,                                 both,   MEM_ACTIVATIONS) \
+    X(y_q,        uint8_t, L * N * C,                                 fp8,    MEM_ACTIVATIONS) /* y.t */ \
+    X(h,          floatX,  L * N * 4 * C,                             both,   MEM_ACTIVATIONS) \
+    X(g,          floatX,  (r < 1 ? L : 1) * N * 4 * C,               plain,  MEM_ACTIVATIONS) /* x of fcproj */ \
+    X(g_q,        uint8_t, (r < 1 ? L : 1) * N * 4 * C,               fp8,    MEM_ACTIVATIONS) /* g.t */ \
+    X(g_x,        floatX,  N * 4 * C,                                 fp8,    MEM_SCRATCH) \
+    X(branch,     floatX,  N * C,                                     both,   MEM_SCRATCH) /* output of attproj, fcproj */ \
+    X(lnf,        floatX,  N * C,                                     both,   MEM_ACTIVATIONS) \
+    X(losses,     float,   N,                                         both,   MEM_ACTIVATIONS) \
+    X(logits,     floatX,  head_rows * Vp,                            both,   MEM_SCRATCH) /* a chunk of rows; dlogits in place */ \
+    X(attention,  char,    attention_scratch_bytes((int)B, (int)T, (int)NH), both, MEM_SCRATCH) \
+    X(operand_k,  uint8_t, N * 4 * C,                                 fp8,    MEM_SCRATCH) /* k of the operand at hand */ \
+    X(operand_t,  uint8_t, N * 4 * C,                                 fp8,    MEM_SCRATCH) /* t of dY */ \
+    X(dresidual,  floatX,  N * C,                                     both,   MEM_SCRATCH) \
+    X(dx,         floatX,  N * C,                                     both,   MEM_SCRATCH) /* gradient of a layernorm's output, of y, of lnf */ \
+    X(dwide,      floatX,  N * 4 * C,                                 both,   MEM_SCRATCH) /* gradient of g, h, qkv */ \
+    X(partial,    float,   column_sum_partials((int)N, (int)(4 * C)), both,   MEM_SCRATCH) \
+    X(norm_partial, float, norm_blocks,                               both,   MEM_SCRATCH) \
+    X(scalars,    float,   2,                                         both,   MEM_SCRATCH) /* loss sum, sum of squares */
+
+template <class floatX>
+struct Activations {
+#define ACT_FIELD(name, type, elements, when, cls) type* name;
+    ACT_TABLE(ACT_FIELD)
+#undef ACT_FIELD
+};
+
+// A model on a device. floatX: float (float32), or bf16 (bfloat16, and float8, whose linear layers read FP8 operands).
+template <class floatX>
+struct GPT {
+    Device* dev;
+    ModelHeader config;
+    ParamSpec spec[NUM_PARAMS];
+    uint64_t num_parameters;
+    bool fp8, fp8_keep_t;              // keep_t: operands have a transposed copy (all but 10.x)
+    int recompute;
+    int B, T;                          // what the activations are allocated for
+    int head_rows;                     // rows of logits alive at once
+    floatX* param[NUM_PARAMS];
+    void* grad[NUM_PARAMS];            // floatX for weights of linear layers, f32 for the rest (NULL until training)
+    float *m[NUM_PARAMS], *v[NUM_PARAMS], *master[NUM_PARAMS];  // master NULL: the parameter is the master
+    bool has_master;
+    uint8_t *wk[NUM_LINEARS], *wt[NUM_LINEARS];                 // FP8 weights (L,OC,C), transposed (L,C,OC)
+    Fp8Scaling scaling;
+    Activations<floatX> acts;
+    int *h_order, *h_start, *h_token, *h_count;                 // host side of encoder_group_tokens
+    uint64_t micro_steps, updates;     // since the FP8 counts were cleared
+};
+
+// The buffers of one layer for a micro-batch of N tokens: what a layer's forward fills and its backward reads.
+template <class floatX>
+struct LayerBuffers {
+    floatX *res1, *res2;               // inputs of ln1 and ln2
+    floatX *ln1, *ln2, *qkv, *y, *h, *gelu;
+    uint8_t *ln1_q, *ln2_q, *y_q, *gelu_q;   // FP8 operands kept for backward
+    float *mean1, *rstd1, *mean2, *rstd2, *lse;
+};
+template <class T> static T* slice(T* base, size_t index, size_t n) { return base ? base + index * n : NULL; }
+
+template <class floatX>
+static LayerBuffers<floatX> gpt_layer(GPT<floatX>* g, int l, size_t N) {
+    Activations<floatX>* a = &g->acts;
+    const size_t NC = N * g->config.channels;
+    const int ln = g->recompute < 2 ? 2 * l : 0, ln_next = g->recompute < 2 ? 1 : 0, gelu = g->recompute < 1 ? l : 0;  // recomputed tensors share one buffer
+    LayerBuffers<floatX> b;
+    b.res1 = slice(a->residual, 2 * l, NC);
+    b.res2 = slice(a->residual, 2 * l + 1, NC);
+    b.ln1 = g->fp8 ? a->ln_x : slice(a->ln, ln, NC);
+    b.ln2 = g->fp8 ? a->ln_x : slice(a->ln, ln + ln_next, NC);
+    b.qkv = slice(a->qkv, l, 3 * NC);
+    b.y = slice(a->y, l, NC);
+    b.h = slice(a->h, l, 4 * NC);
+    b.gelu = g->fp8 ? a->g_x : slice(a->g, gelu, 4 * NC);
+    b.ln1_q = slice(a->ln_q, ln, NC);
+    b.ln2_q = slice(a->ln_q, ln + ln_next, NC);
+    b.y_q = slice(a->y_q, l, NC);
+    b.gelu_q = slice(a->g_q, gelu, 4 * NC);
+    b.mean1 = slice(a->ln_mean, 2 * l, N);
+    b.rstd1 = slice(a->ln_rstd, 2 * l, N);
+    b.mean2 = slice(a->ln_mean, 2 * l + 1, N);
+    b.rstd2 = slice(a->ln_rstd, 2 * l + 1, N);
+    b.lse = slice(a->lse, l, N * g->config.num_heads);
+    return b;
+}
+
+// A parameter, a gradient, of layer l.
+template <class floatX> static floatX* gpt_param(GPT<floatX>* g, ParamId p, int l) { return g->param[p] + (size_t)l * g->spec[p].part; }
+template <class floatX> static floatX* gpt_grad_weight(GPT<floatX>* g, ParamId p, int l) { return (floatX*)g->grad[p] + (size_t)l * g->spec[p].part; }
+template <class floatX> static float* gpt_grad_f32(GPT<floatX>* g, ParamId p, int l) { return (float*)g->grad[p] + (size_t)l * g->spec[p].part; }
+template <class floatX> static size_t gpt_grad_bytes(GPT<floatX>* g, int p) { return g->spec[p].size * (g->spec[p].linear >= 0 ? sizeof(floatX) : sizeof(float)); }
+
+#define LOGITS_BYTES (256u << 20)  // of one chunk of the head: large enough for full-speed products, small beside the activations
+
+template <class floatX>
+static void gpt_init(GPT<floatX>* g, Device* dev, const ModelHeader* config, bool fp8, const Fp8Recipe* recipe, bool has_master) {
+    memset((void*)g, 0, sizeof(*g));
+    g->dev = dev;
+    g->config = *config;
+    g->num_parameters = gpt_param_specs(g->spec, config);
+    g->fp8 = fp8;
+    g->fp8_keep_t = !device_fp8_any_layout(dev);
+    g->has_master = has_master && sizeof(floatX) == 2;
+    for (int p = 0; p < NUM_PARAMS; p++) { g->param[p] = (floatX*)device_alloc(dev, MEM_PARAMETERS, g->spec[p].name, g->spec[p].size * sizeof(floatX)); }
+    if (fp8) {
+        fp8_scaling_init(&g->scaling, recipe, config->num_layers);
+        for (int i = 0; i < NUM_LINEARS; i++) {
+            size_t bytes = g->spec[linear_weight[i]].size;
+            g->wk[i] = (uint8_t*)device_alloc(dev, MEM_FP8_WEIGHTS, linear_names[i], bytes);
+            g->wt[i] = g->fp8_keep_t ? (uint8_t*)device_alloc(dev, MEM_FP8_WEIGHTS, linear_names[i], bytes) : NULL;
+        }
+    }
+}
+
+template <class floatX>
+static void gpt_alloc_training(GPT<floatX>* g) {
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        const char* name = g->spec[p].name;
+        size_t bytes = g->spec[p].size * sizeof(float);
+        g->grad[p] = device_alloc(g->dev, MEM_GRADIENTS, name, gpt_grad_bytes(g, p));
+        g->m[p] = (float*)device_alloc(g->dev, MEM_OPTIMIZER, name, bytes);
+        g->v[p] = (float*)device_alloc(g->dev, MEM_OPTIMIZER, name, bytes);
+        g->master[p] = g->has_master ? (float*)device_alloc(g->dev, MEM_OPTIMIZER, name, bytes) : NULL;
+        cudaCheck(cudaMemset(g->m[p], 0, bytes));
+        cudaCheck(cudaMemset(g->v[p], 0, bytes));
+    }
+}
+
+template <class floatX>
+static void gpt_alloc_activations(GPT<floatX>* g, int batch, int seq_len, int recompute) {
+    const size_t B = batch, T = seq_len, N = B * T, L = g->config.num_layers, C = g->config.channels, NH = g->config.num_heads, Vp = g->config.padded_vocab_size;
+    const int r = recompute;
+    g->B = batch;
+    g->T = seq_len;
+    g->recompute = recompute;
+    size_t fit = LOGITS_BYTES / (Vp * sizeof(floatX));
+    g->head_rows = (int)(fit >= N ? N : fit < 128 ? (N < 128 ? N : 128) : fit / 128 * 128);
+    const size_t head_rows = g->head_rows;
+    size_t norm_blocks = 0;
+    for (int p = 0; p < NUM_PARAMS; p++) { norm_blocks += sum_squares_blocks(g->spec[p].size); }
+    Activations<floatX>* a = &g->acts;
+    const bool both = true, fp8 = g->fp8, plain = !g->fp8;
+#define ACT_ALLOC(name, type, elements, when, cls) a->name = (when) ? (type*)device_alloc(g->dev, cls, #name, (elements) * sizeof(type)) : NULL;
+    ACT_TABLE(ACT_ALLOC)
+#undef ACT_ALLOC
+    g->h_order = (int*)mallocCheck(N * sizeof(int));
+    g->h_start = (int*)mallocCheck((N + 1) * sizeof(int));
+    g->h_token = (int*)mallocCheck(N * sizeof(int));
+    g->h_count = (int*)mallocCheck((g->config.vocab_size + 1) * sizeof(int));
+}
+
+template <class floatX>
+static void gpt_free(GPT<floatX>* g) {
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        cudaCheck(cudaFree(g->param[p]));
+        cudaCheck(cudaFree(g->grad[p]));
+        cudaCheck(cudaFree(g->m[p]));
+        cudaCheck(cudaFree(g->v[p]));
+        cudaCheck(cudaFree(g->master[p]));
+    }
+    if (g->fp8) {
+        for (int i = 0; i < NUM_LINEARS; i++) { cudaCheck(cudaFree(g->wk[i])); cudaCheck(cudaFree(g->wt[i])); }
+        fp8_scaling_free(&g->scaling);
+    }
+#define ACT_FREE(name, type, elements, when, cls) cudaCheck(cudaFree(g->acts.name));
+    ACT_TABLE(ACT_FREE)
+#undef ACT_FREE
+    free(g->h_order);
+    free(g->h_start);
+    free(g->h_token);
+    free(g->h_count);
+    memset(g->dev->allocated, 0, sizeof(g->dev->allocated));
+    g->dev->allocated[MEM_WORKSPACE] = g->dev->workspace_bytes;
+    memset((void*)g, 0, sizeof(*g));
+}
+
+// ---------------------------------------------------------------------------- [C] parameters: initial values, load, save
+
+#define COPY_CHUNK ((size_t)4 << 20)  // elements a host buffer holds while tensors go through it
+
+// dst (n) floatX on the device = src (n) f32 on the host, rounded to nearest.
+template <class floatX>
+static void gpt_upload(floatX* dst, const float* src, size_t n) {
+    std::vector<floatX> rounded(n);
+    for (size_t i = 0; i < n; i++) { rounded[i] = from_float<floatX>(src[i]); }
+    cudaCheck(cudaMemcpy(dst, rounded.data(), n * sizeof(floatX), cudaMemcpyHostToDevice));
+}
+
+// llm.c's initial values: MT19937 with the seed, wte's real rows, then wpe, then the four weights of each layer; LN weights 1, all else 0.
+template <class floatX>
+static void gpt_init_llmc(GPT<floatX>* g, uint32_t seed) {
+    Mt19937 mt;
+    mt19937_init(&mt, seed);
+    const float residual_scale = 1.0f / sqrtf(2.0f * g->config.num_layers);
+    std::vector<float> values;
+    auto fill = [&](int p, int layer, size_t used) {  // used: elements with random values; the rest (padding) is 0
+        const ParamSpec* s = &g->spec[p];
+        values.assign(s->part, s->init < 0 ? (float)(-s->init - 1.0) : 0.0f);
+        if (s->init > 0) { normal_fill(values.data(), used, 0.0f, (float)s->init * (s->residual ? residual_scale : 1.0f), &mt); }
+        gpt_upload(gpt_param(g, (ParamId)p, layer), values.data(), s->part);
+    };
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        if (g->spec[p].init < 0) { for (int l = 0; l < g->spec[p].layers; l++) { fill(p, l, 0); } }
+    }
+    fill(P_wte, 0, (size_t)g->config.vocab_size * g->config.channels);
+    fill(P_wpe, 0, g->spec[P_wpe].part);
+    for (int l = 0; l < g->config.num_layers; l++) {
+        for (int i = 0; i < NUM_LINEARS; i++) { fill(linear_weight[i], l, g->spec[linear_weight[i]].part); }
+    }
+}
+
+// The same distribution from a hash on the device: for benchmarks, where llm.c's generator would take longer than the measurement.
+template <class floatX>
+static void gpt_init_fast(GPT<floatX>* g, uint64_t seed) {
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        const ParamSpec* s = &g->spec[p];
+        float std = s->init > 0 ? (float)s->init * (s->residual ? 1.0f / sqrtf(2.0f * g->config.num_layers) : 1.0f) : 0.0f;
+        size_t used = p == P_wte ? (size_t)g->config.vocab_size * s->cols : s->size;
+        init_fast(g->param[p], s->init < 0 ? (float)(-s->init - 1.0) : 0.0f, std, s->size, used, noise_key(seed, 0, 0, NOISE_INIT, p), g->dev->stream);
+    }
+}
+
+// Calls fn(device pointer, elements) for pieces of a tensor list that fit a bounded host buffer, in the order of the model file.
+template <class T, class F>
+static void gpt_for_pieces(const ParamSpec* spec, T* const* tensors, F fn) {
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        for (size_t at = 0; at < spec[p].size; at += COPY_CHUNK) { fn(tensors[p] + at, spec[p].size - at < COPY_CHUNK ? spec[p].size - at : COPY_CHUNK); }
+    }
+}
+
+// All parameters from an open model file of the same dimensions; its type may differ from ours.
+template <class floatX>
+static void gpt_load_model(GPT<floatX>* g, ModelFile* file) {
+    FileError error;
+    std::vector<float> wide(COPY_CHUNK);
+    std::vector<bf16> narrow(COPY_CHUNK);
+    gpt_for_pieces(g->spec, g->param, [&](floatX* to, size_t n) {
+        if (file->dtype == FILE_BF16) {
+            fileCheck(model_file_read(file, narrow.data(), n, &error), &error);
+            for (size_t i = 0; i < n; i++) { wide[i] = to_float(narrow[i]); }
+        } else {
+            fileCheck(model_file_read(file, wide.data(), n, &error), &error);
+        }
+        gpt_upload(to, wide.data(), n);
+    });
+}
+
+// Writes the parameters as llm.c's v5 (bf16) or v3 (f32). Returns false with an error; an older file of that name is then intact.
+template <class floatX>
+static bool gpt_save_model(GPT<floatX>* g, const char* path, uint64_t* bytes, uint64_t* digest, FileError* error) {
+    AtomicFile f;
+    bool ok = model_file_write_begin(&f, path, &g->config, sizeof(floatX) == 2 ? FILE_BF16 : FILE_F32, g->num_parameters, error);
+    std::vector<floatX> buffer(COPY_CHUNK);
+    cudaCheck(cudaStreamSynchronize(g->dev->stream));
+    gpt_for_pieces(g->spec, g->param, [&](floatX* from, size_t n) {
+        if (!ok) { return; }
+        cudaCheck(cudaMemcpy(buffer.data(), from, n * sizeof(floatX), cudaMemcpyDeviceToHost));
+        ok = atomic_file_write(&f, buffer.data(), n * sizeof(floatX), error);
+    });
+    return model_file_write_commit(&f, bytes, digest, error) && ok;
+}
+
+// After the parameters were set by other means than the optimizer: FP32 masters from them, and FP8 weights.
+template <class floatX>
+static void gpt_quantize_weights(GPT<floatX>* g, bool take_amax) {
+    if constexpr (sizeof(floatX) == 2) {
+        if (!g->fp8) { return; }
+        Fp8Scaling* s = &g->scaling;
+        cudaStream_t stream = g->dev->stream;
+        if (take_amax) { fp8_scaling_begin(s, FP8_ROLE_W, stream); }
+        cudaCheck(cudaMemsetAsync(s->amax_step + fp8_slot(s, FP8_ROLE_W, 0, 0), 0, (size_t)s->layers * NUM_LINEARS * sizeof(unsigned), stream));
+        for (int i = 0; i < NUM_LINEARS; i++) {
+            const ParamSpec* spec = &g->spec[linear_weight[i]];
+            for (int l = 0; l < s->layers; l++) {
+                floatX* w = gpt_param(g, linear_weight[i], l);
+                if (take_amax) { amax_reduce(s->amax + fp8_slot(s, FP8_ROLE_W, l, i), w, spec->part, stream); }
+                fp8_quantize(s, FP8_ROLE_W, l, i, g->wk[i] + l * spec->part, g->wt[i] ? g->wt[i] + l * spec->part : NULL, w, spec->rows, spec->cols, NULL, NULL, stream);
+            }
+        }
+    } else { (void)take_amax; }
+}
+template <class floatX>
+static void gpt_masters_from_params(GPT<floatX>* g) {
+    if (!g->has_master) { return; }
+    std::vector<floatX> narrow(COPY_CHUNK);
+    std::vector<float> wide(COPY_CHUNK);
+    cudaCheck(cudaStreamSynchronize(g->dev->stream));
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        for (size_t at = 0; at < g->spec[p].size; at += COPY_CHUNK) {
+            size_t n = g->spec[p].size - at < COPY_CHUNK ? g->spec[p].size - at : COPY_CHUNK;
+            cudaCheck(cudaMemcpy(narrow.data(), g->param[p] + at, n * sizeof(floatX), cudaMemcpyDeviceToHost));
+            for (size_t i = 0; i < n; i++) { wide[i] = to_float(narrow[i]); }
+            cudaCheck(cudaMemcpy(g->master[p] + at, wide.data(), n * sizeof(float), cudaMemcpyHostToDevice));
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------- [D] forward
+
+// Operands of linear layer i of layer l. float32 and bfloat16 read the tensors as they are; float8 quantizes them. These four functions are all
+// that forward and backward know about FP8.
+
+// x (N,cols), whose amax was recorded: FP8 codes into saved (what backward needs) and scratch.
+template <class floatX>
+static Operand gpt_operand_x(GPT<floatX>* g, Fp8Role role, int l, int i, floatX* x, uint8_t* saved, int N, int cols) {
+    if constexpr (sizeof(floatX) == 2) {
+        if (g->fp8) {
+            Fp8Scaling* s = &g->scaling;
+            uint8_t* k = g->fp8_keep_t ? g->acts.operand_k : saved;
+            uint8_t* t = g->fp8_keep_t ? saved : NULL;
+            fp8_quantize(s, role, l, i, k, role == FP8_ROLE_EVAL_X ? NULL : t, x, N, cols, NULL, NULL, g->dev->stream);
+            return {k, t, s->descale + fp8_slot(s, role, l, i), s->recipe->x == FP8_E4M3 ? DTYPE_E4M3 : DTYPE_E5M2, N, cols};
+        }
+    }
+    (void)role; (void)l; (void)i; (void)saved;
+    return operand_plain(x, N, cols);
+}
+// The same in backward: what forward saved. recomputed: x was made again (a recompute level), so its codes are as well, with forward's scale.
+template <class floatX>
+static Operand gpt_saved_x(GPT<floatX>* g, int l, int i, floatX* x, uint8_t* saved, int N, int cols, bool recomputed) {
+    if constexpr (sizeof(floatX) == 2) {
+        if (g->fp8) {
+            Fp8Scaling* s = &g->scaling;
+            uint8_t* k = g->fp8_keep_t ? NULL : saved;
+            uint8_t* t = g->fp8_keep_t ? saved : NULL;
+            if (recomputed) {
+                bool count = s->count_on;
+                s->count_on = false;  // these elements were counted in forward
+                fp8_quantize(s, FP8_ROLE_X, l, i, k, t, x, N, cols, NULL, NULL, g->dev->stream);
+                s->count_on = count;
+            }
+            return {k, t, s->descale + fp8_slot(s, FP8_ROLE_X, l, i), s->recipe->x == FP8_E4M3 ? DTYPE_E4M3 : DTYPE_E5M2, N, cols};
+        }
+    }
+    (void)l; (void)i; (void)saved; (void)recomputed;
+    return operand_plain(x, N, cols);
+}
+template <class floatX>
+static Operand gpt_operand_w(GPT<floatX>* g, int l, int i) {
+    const ParamSpec* spec = &g->spec[linear_weight[i]];
+    if (g->fp8) {
+        Fp8Scaling* s = &g->scaling;
+        return {g->wk[i] + l * spec->part, g->wt[i] ? g->wt[i] + l * spec->part : NULL, s->descale + fp8_slot(s, FP8_ROLE_W, l, i),
+                s->recipe->w == FP8_E4M3 ? DTYPE_E4M3 : DTYPE_E5M2, spec->rows, spec->cols};
+    }
+    return operand_plain(gpt_param(g, linear_weight[i], l), spec->rows, spec->cols);
+}
+// dY (N,OC), whose amax was recorded; on the way the bias gradient += its column sums.
+template <class floatX>
+static Operand gpt_operand_dy(GPT<floatX>* g, int l, int i, floatX* dy, int N) {
+    const int OC = g->spec[linear_weight[i]].rows;
+    float* dbias = gpt_grad_f32(g, linear_bias[i], l);
+    if constexpr (sizeof(floatX) == 2) {
+        if (g->fp8) {
+            Fp8Scaling* s = &g->scaling;
+            uint8_t* t = g->fp8_keep_t ? g->acts.operand_t : NULL;
+            fp8_quantize(s, FP8_ROLE_DY, l, i, g->acts.operand_k, t, dy, N, OC, dbias, g->acts.partial, g->dev->stream);
+            return {g->acts.operand_k, t, s->descale + fp8_slot(s, FP8_ROLE_DY, l, i), s->recipe->dy == FP8_E4M3 ? DTYPE_E4M3 : DTYPE_E5M2, N, OC};
+        }
+    }
+    bias_backward(dbias, g->acts.partial, dy, N, OC, g->dev->stream);
+    return operand_plain(dy, N, OC);
+}
+// Where a producer records the amax of the operand it makes; NULL without FP8.
+template <class floatX>
+static unsigned* gpt_amax(GPT<floatX>* g, Fp8Role role, int l, int i) { return g->fp8 ? g->scaling.amax + fp8_slot(&g->scaling, role, l, i) : NULL; }
+template <class floatX>
+static bool gpt_fast_accum(GPT<floatX>* g, Pass pass) {
+    const Fp8Recipe* r = g->scaling.recipe;
+    return g->fp8 && (pass == PASS_FPROP ? r->fast_fprop : pass == PASS_DGRAD ? r->fast_dgrad : r->fast_wgrad);
+}
+
+// The products of the head on a chunk of rows, tied with wte: logits = lnf wte^T; dlnf = dlogits wte; dwte (f32) += dlogits^T lnf.
+static GemmShape head_shape(Pass pass, int rows, int C, int Vp, DType x) {
+    GemmShape s;
+    if (pass == PASS_FPROP) {
+        s = gemm_shape(rows, Vp, C, x, x, x);
+        if (rows == 1) { s.align = 16; }  // sampling reads one row anywhere
+    } else if (pass == PASS_DGRAD) {
+        s = gemm_shape(rows, C, Vp, x, x, x);
+        s.b_t = 1; s.ldb = C;
+    } else {
+        s = gemm_shape(Vp, C, rows, x, x, DTYPE_F32);
+        s.a_t = 1; s.lda = Vp; s.b_t = 1; s.ldb = C; s.accumulate = 1;
+    }
+    return s;
+}
+static const char* const head_names[NUM_PASSES] = {"gemm head fprop", "gemm head dgrad", "gemm head wgrad"};
+
+// Everything up to the final layernorm, for acts.inputs (B,T). role FP8_ROLE_X: training, keeps what backward needs; FP8_ROLE_EVAL_X: evaluation.
+template <class floatX>
+static void gpt_forward_trunk(GPT<floatX>* g, int B, int T, Fp8Role role) {
+    Device* dev = g->dev;
+    Activations<floatX>* a = &g->acts;
+    const int N = B * T, L = g->config.num_layers, C = g->config.channels, NH = g->config.num_heads;
+    const size_t NC = (size_t)N * C;
+    const DType X = dtype_of<floatX>();
+    const bool fast = gpt_fast_accum(g, PASS_FPROP);
+    if (g->fp8) { fp8_scaling_begin(&g->scaling, role, dev->stream); }
+    encoder_forward(a->residual, a->inputs, g->param[P_wte], g->param[P_wpe], B, T, C, dev->stream);
+    for (int l = 0; l < L; l++) {
+        LayerBuffers<floatX> b = gpt_layer(g, l, N);
+        // attention: res2 = res1 + attproj(attention(qkv(ln1(res1)))); the sum itself is formed by the layernorm that reads it
+        layernorm_forward(b.ln1, b.mean1, b.rstd1, b.res1, l == 0 ? b.res1 : b.res1 - NC, l == 0 ? (floatX*)NULL : a->branch, gpt_param(g, P_ln1w, l), gpt_param(g, P_ln1b, l),
+                          N, C, gpt_amax(g, role, l, LINEAR_QKV), dev->stream);
+        Operand x = gpt_operand_x(g, role, l, LINEAR_QKV, b.ln1, b.ln1_q, N, C);
+        linear_forward(dev, b.qkv, X, x, gpt_operand_w(g, l, LINEAR_QKV), gpt_param(g, P_qkvb, l), fast);
+        attention_forward(dev, b.y, b.lse, b.qkv, a->attention, B, T, C, NH);
+        if (g->fp8) { amax_reduce(gpt_amax(g, role, l, LINEAR_ATTPROJ), b.y, NC, dev->stream); }
+        x = gpt_operand_x(g, role, l, LINEAR_ATTPROJ, b.y, b.y_q, N, C);
+        linear_forward(dev, a->branch, X, x, gpt_operand_w(g, l, LINEAR_ATTPROJ), gpt_param(g, P_attprojb, l), fast);
+
+        // MLP: res1 of the next layer = res2 + fcproj(gelu(fc(ln2(res2))))
+        layernorm_forward(b.ln2, b.mean2, b.rstd2, b.res2, b.res1, a->branch, gpt_param(g, P_ln2w, l), gpt_param(g, P_ln2b, l), N, C, gpt_amax(g, role, l, LINEAR_FC), dev->stream);
+        x = gpt_operand_x(g, role, l, LINEAR_FC, b.ln2, b.ln2_q, N, C);
+        linear_forward(dev, b.h, X, x, gpt_operand_w(g, l, LINEAR_FC), gpt_param(g, P_fcb, l), fast);
+        gelu_forward(b.gelu, b.h, 4 * NC, gpt_amax(g, role, l, LINEAR_FCPROJ), dev->stream);
+        x = gpt_operand_x(g, role, l, LINEAR_FCPROJ, b.gelu, b.gelu_q, N, 4 * C);
+        linear_forward(dev, a->branch, X, x, gpt_operand_w(g, l, LINEAR_FCPROJ), gpt_param(g, P_fcprojb, l), fast);
+    }
+    floatX* last = a->residual + 2 * L * NC;
+    layernorm_forward(a->lnf, a->ln_mean + (size_t)2 * L * N, a->ln_rstd + (size_t)2 * L * N, last, last - NC, a->branch, g->param[P_lnfw], g->param[P_lnfb], N, C, (unsigned*)NULL, dev->stream);
+}
+
+// The head by chunks of rows: logits, loss and, if dloss > 0, their gradients at once, so that logits never exist for more rows than a chunk.
+template <class floatX>
+static void gpt_head(GPT<floatX>* g, int N, float dloss) {
+    Device* dev = g->dev;
+    Activations<floatX>* a = &g->acts;
+    const int C = g->config.channels, V = g->config.vocab_size, Vp = g->config.padded_vocab_size;
+    const DType X = dtype_of<floatX>();
+    for (int row = 0; row < N; row += g->head_rows) {
+        int rows = min(g->head_rows, N - row);
+        floatX* x = a->lnf + (size_t)row * C;
+        GemmShape s = head_shape(PASS_FPROP, rows, C, Vp, X);
+        gemm(dev, head_names[PASS_FPROP], &s, a->logits, x, g->param[P_wte], NULL, NULL, NULL);
+        fused_classifier(a->logits, a->losses + row, a->targets + row, dloss, rows, V, Vp, dloss > 0.0f, dev->stream);
+        if (dloss > 0.0f) {
+            s = head_shape(PASS_DGRAD, rows, C, Vp, X);
+            gemm(dev, head_names[PASS_DGRAD], &s, a->dx + (size_t)row * C, a->logits, g->param[P_wte], NULL, NULL, NULL);
+            s = head_shape(PASS_WGRAD, rows, C, Vp, X);
+            gemm(dev, head_names[PASS_WGRAD], &s, g->grad[P_wte], a->logits, x, NULL, NULL, NULL);
+        }
+    }
+}
+
+// Plans every product of a training step, so that what the library refuses is said before training starts.
+template <class floatX>
+static void gpt_plan(GPT<floatX>* g) {
+    Device* dev = g->dev;
+    const int B = g->B, T = g->T, N = B * T, C = g->config.channels, NH = g->config.num_heads, hs = C / NH, Vp = g->config.padded_vocab_size;
+    const DType X = dtype_of<floatX>();
+    for (int i = 0; i < NUM_LINEARS; i++) {
+        const ParamSpec* spec = &g->spec[linear_weight[i]];
+        const Fp8Recipe* r = g->scaling.recipe;
+        DType x = !g->fp8 ? X : r->x == FP8_E4M3 ? DTYPE_E4M3 : DTYPE_E5M2, w = !g->fp8 ? X : r->w == FP8_E4M3 ? DTYPE_E4M3 : DTYPE_E5M2;
+        DType dy = !g->fp8 ? X : r->dy == FP8_E4M3 ? DTYPE_E4M3 : DTYPE_E5M2;
+        for (int pass = 0; pass < NUM_PASSES; pass++) {
+            char name[64];
+            snprintf(name, sizeof(name), "%s %s", linear_names[i], pass_names[pass]);
+            GemmShape s = linear_shape((Pass)pass, N, spec->cols, spec->rows, x, w, dy, X, g->fp8 && g->fp8_keep_t, gpt_fast_accum(g, (Pass)pass));
+            gemm_plan_or_fail(dev, &s, name);
+        }
+    }
+    for (int pass = 0; pass < NUM_PASSES; pass++) {
+        GemmShape s = head_shape((Pass)pass, g->head_rows, C, Vp, X);
+        gemm_plan_or_fail(dev, &s, head_names[pass]);
+        if (N % g->head_rows) {
+            s = head_shape((Pass)pass, N % g->head_rows, C, Vp, X);
+            gemm_plan_or_fail(dev, &s, head_names[pass]);
+        }
+    }
+    GemmShape s = head_shape(PASS_FPROP, 1, C, Vp, X);
+    gemm_plan_or_fail(dev, &s, "gemm sampling");
+    int group = attention_group(NH, T);
+    for (int rest = 0; rest < 2; rest++) {
+        int heads = rest ? NH % group : group;
+        if (!heads) { continue; }
+        const GemmShape shapes[] = {
+            attention_scores_shape(X, heads, T, hs, 3 * C, 3 * C), attention_scores_shape(X, heads, T, hs, C, 3 * C),
+            attention_apply_shape(X, heads, T, hs, false, 3 * C, C), attention_apply_shape(X, heads, T, hs, true, C, 3 * C),
+            attention_apply_shape(X, heads, T, hs, false, 3 * C, 3 * C), attention_apply_shape(X, heads, T, hs, true, 3 * C, 3 * C)};
+        for (const GemmShape& each : shapes) { gemm_plan_or_fail(dev, &each, "gemm attention"); }
+    }
+}
+
+// ---------------------------------------------------------------------------- [E] backward
+
+// Gradients of all parameters += those of the micro-batch in acts.inputs, after gpt_forward_trunk and gpt_head (which left dlnf in acts.dx).
+template <class floatX>
+static void gpt_backward(GPT<floatX>* g, int B, int T, int groups) {
+    Device* dev = g->dev;
+    Activations<floatX>* a = &g->acts;
+    const int N = B * T, L = g->config.num_layers, C = g->config.channels, NH = g->config.num_heads;
+    const size_t NC = (size_t)N * C;
+    const DType X = dtype_of<floatX>();
+    const bool fast_d = gpt_fast_accum(g, PASS_DGRAD), fast_w = gpt_fast_accum(g, PASS_WGRAD);
+    floatX *dres = a->dresidual, *dx = a->dx, *dwide = a->dwide;
+    if (g->fp8) { fp8_scaling_begin(&g->scaling, FP8_ROLE_DY, dev->stream); }
+    layernorm_backward(dres, gpt_grad_f32(g, P_lnfw, 0), gpt_grad_f32(g, P_lnfb, 0), a->partial, dx, a->residual + 2 * L * NC, g->param[P_lnfw],
+                       a->ln_mean + (size_t)2 * L * N, a->ln_rstd + (size_t)2 * L * N, N, C, false, gpt_amax(g, FP8_ROLE_DY, L - 1, LINEAR_FCPROJ), dev->stream);
+    for (int l = L - 1; l >= 0; l--) {
+        LayerBuffers<floatX> b = gpt_layer(g, l, N);
+        // MLP: dY of fcproj is the residual's gradient
+        if (g->recompute >= 1) { gelu_forward(b.gelu, b.h, 4 * NC, (unsigned*)NULL, dev->stream); }
+        Operand dy = gpt_operand_dy(g, l, LINEAR_FCPROJ, dres, N);
+        linear_dgrad(dev, dwide, X, dy, gpt_operand_w(g, l, LINEAR_FCPROJ), fast_d);
+        linear_wgrad(dev, gpt_grad_weight(g, P_fcprojw, l), X, dy, gpt_saved_x(g, l, LINEAR_FCPROJ, b.gelu, b.gelu_q, N, 4 * C, g->recompute >= 1), fast_w);
+        gelu_backward(dwide, b.h, dwide, 4 * NC, gpt_amax(g, FP8_ROLE_DY, l, LINEAR_FC), dev->stream);
+        if (g->recompute >= 2) { layernorm_forward(b.ln2, b.mean2, b.rstd2, b.res2, b.res2, (floatX*)NULL, gpt_param(g, P_ln2w, l), gpt_param(g, P_ln2b, l), N, C, (unsigned*)NULL, dev->stream); }
+        dy = gpt_operand_dy(g, l, LINEAR_FC, dwide, N);
+        linear_dgrad(dev, dx, X, dy, gpt_operand_w(g, l, LINEAR_FC), fast_d);
+        linear_wgrad(dev, gpt_grad_weight(g, P_fcw, l), X, dy, gpt_saved_x(g, l, LINEAR_FC, b.ln2, b.ln2_q, N, C, g->recompute >= 2), fast_w);
+        layernorm_backward(dres, gpt_grad_f32(g, P_ln2w, l), gpt_grad_f32(g, P_ln2b, l), a->partial, dx, b.res2, gpt_param(g, P_ln2w, l), b.mean2, b.rstd2, N, C, true,
+                           gpt_amax(g, FP8_ROLE_DY, l, LINEAR_ATTPROJ), dev->stream);
+
+        // attention
+        dy = gpt_operand_dy(g, l, LINEAR_ATTPROJ, dres, N);
+        linear_dgrad(dev, dx, X, dy, gpt_operand_w(g, l, LINEAR_ATTPROJ), fast_d);
+        linear_wgrad(dev, gpt_grad_weight(g, P_attprojw, l), X, dy, gpt_saved_x(g, l, LINEAR_ATTPROJ, b.y, b.y_q, N, C, false), fast_w);
+        attention_backward(dev, dwide, dx, b.qkv, b.y, b.lse, a->attention, B, T, C, NH);
+        if (g->fp8) { amax_reduce(gpt_amax(g, FP8_ROLE_DY, l, LINEAR_QKV), dwide, 3 * NC, dev->stream); }
+        if (g->recompute >= 2) { layernorm_forward(b.ln1, b.mean1, b.rstd1, b.res1, b.res1, (floatX*)NULL, gpt_param(g, P_ln1w, l), gpt_param(g, P_ln1b, l), N, C, (unsigned*)NULL, dev->stream); }
+        dy = gpt_operand_dy(g, l, LINEAR_QKV, dwide, N);
+        linear_dgrad(dev, dx, X, dy, gpt_operand_w(g, l, LINEAR_QKV), fast_d);
+        linear_wgrad(dev, gpt_grad_weight(g, P_qkvw, l), X, dy, gpt_saved_x(g, l, LINEAR_QKV, b.ln1, b.ln1_q, N, C, g->recompute >= 2), fast_w);
+        layernorm_backward(dres, gpt_grad_f32(g, P_ln1w, l), gpt_grad_f32(g, P_ln1b, l), a->partial, dx, b.res1, gpt_param(g, P_ln1w, l), b.mean1, b.rstd1, N, C, true,
+                           l > 0 ? gpt_amax(g, FP8_ROLE_DY, l - 1, LINEAR_FCPROJ) : (unsigned*)NULL, dev->stream);
+    }
+    encoder_backward(gpt_grad_f32(g, P_wte, 0), gpt_grad_f32(g, P_wpe, 0), dres, a->group_order, a->group_start, a->group_token, groups, B, T, C, dev->stream);
+}
+
+// One micro-step of accum: inputs, targets (B,T) on the host. Gradients and losses accumulate; micro-step 0 clears them.
+template <class floatX>
+static void gpt_micro_step(GPT<floatX>* g, const int* inputs, const int* targets, int B, int T, int micro_step, int accum) {
+    Activations<floatX>* a = &g->acts;
+    cudaStream_t stream = g->dev->stream;
+    const int N = B * T;
+    if (micro_step == 0) {
+        for (int p = 0; p < NUM_PARAMS; p++) { cudaCheck(cudaMemsetAsync(g->grad[p], 0, gpt_grad_bytes(g, p), stream)); }
+        cudaCheck(cudaMemsetAsync(a->losses, 0, N * sizeof(float), stream));
+        if (g->fp8) { fp8_scaling_begin_step(&g->scaling, stream); }
+    }
+    int groups = encoder_group_tokens(g->h_order, g->h_start, g->h_token, g->h_count, inputs, N, g->config.vocab_size);
+    cudaCheck(cudaMemcpyAsync(a->inputs, inputs, N * sizeof(int), cudaMemcpyHostToDevice, stream));
+    cudaCheck(cudaMemcpyAsync(a->targets, targets, N * sizeof(int), cudaMemcpyHostToDevice, stream));
+    cudaCheck(cudaMemcpyAsync(a->group_order, g->h_order, N * sizeof(int), cudaMemcpyHostToDevice, stream));
+    cudaCheck(cudaMemcpyAsync(a->group_start, g->h_start, (groups + 1) * sizeof(int), cudaMemcpyHostToDevice, stream));
+    cudaCheck(cudaMemcpyAsync(a->group_token, g->h_token, groups * sizeof(int), cudaMemcpyHostToDevice, stream));
+    gpt_forward_trunk(g, B, T, FP8_ROLE_X);
+    gpt_head(g, N, 1.0f / ((float)N * accum));
+    gpt_backward(g, B, T, groups);
+    g->micro_steps++;
+}
+
+// ---------------------------------------------------------------------------- [F] optimizer
+
+// Mean loss of the optimizer step and global gradient norm. Waits for the device.
+template <class floatX>
+static void gpt_loss_and_norm(GPT<floatX>* g, int N, int accum, float* loss, float* norm) {
+    Activations<floatX>* a = &g->acts;
+    cudaStream_t stream = g->dev->stream;
+    int blocks = 0;
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        if (g->spec[p].linear >= 0) { sum_squares(a->norm_partial + blocks, (floatX*)g->grad[p], g->spec[p].size, stream); }
+        else { sum_squares(a->norm_partial + blocks, (float*)g->grad[p], g->spec[p].size, stream); }
+        blocks += sum_squares_blocks(g->spec[p].size);
+    }
+    sum_all(a->scalars, a->losses, N, stream);
+    sum_all(a->scalars + 1, a->norm_partial, blocks, stream);
+    float h[2];
+    cudaCheck(cudaMemcpyAsync(h, a->scalars, sizeof(h), cudaMemcpyDeviceToHost, stream));
+    cudaCheck(cudaStreamSynchronize(stream));
+    *loss = h[0] / ((float)N * accum);
+    *norm = sqrtf(h[1]);
+}
+
+// One AdamW update of all tensors, then the FP8 weights from the new values. step: completed updates (0-based index of this one).
+template <class floatX>
+static void gpt_update(GPT<floatX>* g, const Options* o, float learning_rate, float norm, uint64_t step) {
+    cudaStream_t stream = g->dev->stream;
+    AdamWParams adam;
+    adam.learning_rate = learning_rate;
+    adam.beta1 = o->beta1;
+    adam.beta2 = o->beta2;
+    adam.eps = o->adam_eps;
+    adam.beta1_correction = 1.0f - powf(o->beta1, (float)(step + 1));
+    adam.beta2_correction = 1.0f - powf(o->beta2, (float)(step + 1));
+    adam.grad_scale = o->grad_clip > 0.0f && norm > o->grad_clip ? o->grad_clip / norm : 1.0f;
+    if (g->fp8) { fp8_scaling_begin(&g->scaling, FP8_ROLE_W, stream); }
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        const ParamSpec* s = &g->spec[p];
+        adam.weight_decay = s->decay ? o->weight_decay : 0.0f;
+        adam.noise_key = noise_key(o->seed, step, 0, NOISE_PARAMETERS, p);
+        if (s->linear >= 0) {
+            adamw_update(g->param[p], g->master[p], g->m[p], g->v[p], (floatX*)g->grad[p], s->part, s->layers, gpt_amax(g, FP8_ROLE_W, 0, s->linear), adam, stream);
+        } else {
+            adamw_update(g->param[p], g->master[p], g->m[p], g->v[p], (float*)g->grad[p], s->part, s->layers, (unsigned*)NULL, adam, stream);
+        }
+    }
+    gpt_quantize_weights(g, false);
+    g->updates++;
+}
+
+// ---------------------------------------------------------------------------- [H] checkpoint and resume
+
+// What a run is besides its model: everything main and its steps share.
+typedef struct {
+    Options opt;
+    Device dev;
+    DataLoader train, val;
+    Tokenizer tokenizer;
+    Logger logger;
+    LearningRate schedule;
+    OutlierDetector loss_outliers, norm_outliers;
+    int accum;                 // micro-steps an optimizer step
+    uint64_t total_tokens;     // tokens an optimizer step
+    int num_steps;             // of the whole run
+    int step;                  // completed optimizer steps
+    uint64_t position;         // sequences of the training order consumed so far
+    int resumed_step;          // -1: fresh start
+    int nonfinite_in_a_row;
+    double ms_sum;             // of the timed steps of this process
+    int ms_count;
+    float ema_tokens_per_second;
+    int ema_count;
+    std::vector<int> inputs, targets;
+} Run;
+
+// The numbers of the run that go into the state file as they are.
+typedef struct { uint64_t position, data_digest, num_parameters, nonfinite; } RunRecord;
+
+// One list of f32 tensors as a section.
+static bool state_write_tensors(StateWriter* w, const char* name, const ParamSpec* spec, float* const* tensors, uint64_t count, FileError* error) {
+    std::vector<float> buffer(COPY_CHUNK);
+    bool ok = state_write_section_begin(w, name, FILE_F32, count, error);
+    gpt_for_pieces(spec, tensors, [&](float* from, size_t n) {
+        if (!ok) { return; }
+        cudaCheck(cudaMemcpy(buffer.data(), from, n * sizeof(float), cudaMemcpyDeviceToHost));
+        ok = state_write_append(w, buffer.data(), n * sizeof(float), error);
+    });
+    return ok && state_write_section_end(w, error);
+}
+static void state_read_tensors(StateReader* r, const char* name, const ParamSpec* spec, float* const* tensors, uint64_t count) {
+    FileError error;
+    std::vector<float> buffer(COPY_CHUNK);
+    fileCheck(state_read_section_begin(r, name, FILE_F32, count, &error), &error);
+    gpt_for_pieces(spec, tensors, [&](float* to, size_t n) {
+        fileCheck(state_read_next(r, buffer.data(), n * sizeof(float), &error), &error);
+        cudaCheck(cudaMemcpy(to, buffer.data(), n * sizeof(float), cudaMemcpyHostToDevice));
+    });
+    fileCheck(state_read_section_end(r, &error), &error);
+}
+
+// All that resume needs besides the model file. Sections: m, v, master (if kept), run, outliers, and the FP8 state (amax, scale of every slot).
+template <class floatX>
+static bool run_save_state(Run* run, GPT<floatX>* g, const char* path, uint64_t model_bytes, uint64_t model_digest, FileError* error) {
+    StateWriter w;
+    std::string config = options_to_text(&run->opt);
+    uint64_t payload = g->num_parameters * 4 * (g->has_master ? 3 : 2);
+    if (!state_write_begin(&w, path, run->step, 0, 1, config.c_str(), payload, error)) { return false; }
+    state_write_model(&w, model_bytes, model_digest);
+    bool ok = state_write_tensors(&w, "m", g->spec, g->m, g->num_parameters, error) && state_write_tensors(&w, "v", g->spec, g->v, g->num_parameters, error);
+    if (g->has_master) { ok = ok && state_write_tensors(&w, "master", g->spec, g->master, g->num_parameters, error); }
+    RunRecord record = {run->position, dataloader_digest(&run->train), g->num_parameters, (uint64_t)run->nonfinite_in_a_row};
+    ok = ok && state_write_section(&w, "run", FILE_U64, sizeof(record) / 8, &record, error);
+    OutlierDetector outliers[2] = {run->loss_outliers, run->norm_outliers};
+    ok = ok && state_write_section(&w, "outliers", FILE_U8, sizeof(outliers), outliers, error);
+    if (g->fp8) {
+        Fp8ScalingHost h;
+        fp8_scaling_copy(&g->scaling, &h);
+        ok = ok && state_write_section(&w, "fp8/amax", FILE_U32, g->scaling.count, h.amax, error) && state_write_section(&w, "fp8/amax_step", FILE_U32, g->scaling.count, h.amax_step, error)
+                && state_write_section(&w, "fp8/scale", FILE_F32, g->scaling.count, h.scale, error);
+        fp8_scaling_host_free(&h);
+    }
+    if (!ok) { state_write_abort(&w); return false; }
+    return state_write_commit(&w, error);
+}
+
+// Writes model, state, DONE, then removes old checkpoints. A failure is reported and training goes on: the older checkpoints are intact.
+template <class floatX>
+static bool run_save_checkpoint(Run* run, GPT<floatX>* g) {
+    const Options* o = &run->opt;
+    char model_path[FILE_PATH_MAX], state_path[FILE_PATH_MAX];
+    FileError error;
+    uint64_t bytes = 0, digest = 0;
+    checkpoint_model_path(model_path, o->output_dir, run->step);
+    checkpoint_state_path(state_path, o->output_dir, run->step, 0);
+    printf("Writing checkpoint at step %d\nWriting model to %s\n", run->step, model_path);
+    bool ok = checkpoint_begin(o->output_dir, run->step, &error) && gpt_save_model(g, model_path, &bytes, &digest, &error);
+    if (ok) {
+        printf("Writing state to %s\n", state_path);
+        ok = run_save_state(run, g, state_path, bytes, digest, &error) && checkpoint_done(o->output_dir, run->step, &error);
+    }
+    if (!ok) {
+        fprintf(stderr, "WARNING: checkpoint at step %d was not written: %s\nHINT:  %s\n", run->step, error.message, error.hint);
+        return false;
+    }
+    std::vector<int> deleted;
+    if (!checkpoint_prune(o->output_dir, run->step, o->checkpoint_keep, o->checkpoint_major_every, &deleted, &error)) {
+        fprintf(stderr, "WARNING: old checkpoints could not be removed: %s\nHINT:  %s\n", error.message, error.hint);
+    }
+    for (int step : deleted) { printf("Deleting checkpoint at step %d\n", step); }
+    return true;
+}
+
+// Moments, masters, position and FP8 state of the checkpoint whose model is loaded already.
+template <class floatX>
+static void run_load_state(Run* run, GPT<floatX>* g, uint64_t model_digest) {
+    char path[FILE_PATH_MAX];
+    FileError error;
+    StateReader r;
+    checkpoint_state_path(path, run->opt.output_dir, run->resumed_step, 0);
+    fileCheck(state_read_open(&r, path, &error), &error);
+    require(r.header.model_xxh64 == model_digest, "the checkpoint is damaged: remove its DONE file to resume from an earlier one",
+            "the model file of step %d does not have the checksum that '%s' names: %016llx, not %016llx", run->resumed_step, path, (unsigned long long)model_digest, (unsigned long long)r.header.model_xxh64);
+    for (const OptionDiff& d : options_diff(r.config, options_to_text(&run->opt))) {
+        if (d.name != "resume") { printf("resume: --%s was %s, is %s\n", d.name.c_str(), d.before.c_str(), d.after.c_str()); }
+    }
+    RunRecord record;
+    fileCheck(state_read_section(&r, "run", FILE_U64, sizeof(record) / 8, &record, &error), &error);
+    require(record.num_parameters == g->num_parameters, "", "'%s' belongs to a model of %llu parameters, not %llu", path, (unsigned long long)record.num_parameters, (unsigned long long)g->num_parameters);
+    if (record.data_digest != dataloader_digest(&run->train)) {
+        printf("resume: the training data or --seq-len changed: the order of the new data starts at position %llu\n", (unsigned long long)record.position);
+    }
+    run->position = record.position;
+    run->step = (int)r.header.step;
+    run->nonfinite_in_a_row = (int)record.nonfinite;
+    state_read_tensors(&r, "m", g->spec, g->m, g->num_parameters);
+    state_read_tensors(&r, "v", g->spec, g->v, g->num_parameters);
+    FileError none;
+    if (g->has_master) {
+        if (state_find(&r, "master", &none)) { state_read_tensors(&r, "master", g->spec, g->master, g->num_parameters); }
+        else { printf("resume: the checkpoint has no float32 masters; they start from its bfloat16 weights\n"); gpt_masters_from_params(g); }
+    } else if (state_find(&r, "master", &none)) {
+        printf("resume: the float32 masters of the checkpoint are not used (--master-dtype bfloat16)\n");
+    }
+    OutlierDetector outliers[2];
+    fileCheck(state_read_section(&r, "outliers", FILE_U8, sizeof(outliers), outliers, &error), &error);
+    run->loss_outliers = outliers[0];
+    run->norm_outliers = outliers[1];
+    if (g->fp8 && state_find(&r, "fp8/amax", &none)) {
+        Fp8Scaling* s = &g->scaling;
+        std::vector<unsigned> bits(s->count);
+        std::vector<float> scale(s->count), descale(s->count);
+        fileCheck(state_read_section(&r, "fp8/amax", FILE_U32, s->count, bits.data(), &error), &error);
+        cudaCheck(cudaMemcpy(s->amax, bits.data(), s->count * sizeof(unsigned), cudaMemcpyHostToDevice));
+        fileCheck(state_read_section(&r, "fp8/amax_step", FILE_U32, s->count, bits.data(), &error), &error);
+        cudaCheck(cudaMemcpy(s->amax_step, bits.data(), s->count * sizeof(unsigned), cudaMemcpyHostToDevice));
+        fileCheck(state_read_section(&r, "fp8/scale", FILE_F32, s->count, scale.data(), &error), &error);
+        for (int i = 0; i < s->count; i++) { descale[i] = 1.0f / scale[i]; }
+        cudaCheck(cudaMemcpy(s->scale, scale.data(), s->count * sizeof(float), cudaMemcpyHostToDevice));
+        cudaCheck(cudaMemcpy(s->descale, descale.data(), s->count * sizeof(float), cudaMemcpyHostToDevice));
+    }
+    state_read_close(&r);
+}
+
+// ---------------------------------------------------------------------------- [I] evaluation and sampling
+
+// Mean loss over up to max_batches batches of the validation set from its start (-1: all of it).
+template <class floatX>
+static float gpt_validate(Run* run, GPT<floatX>* g, int max_batches) {
+    const int B = g->B, T = g->T, N = B * T;
+    uint64_t batches = run->val.num_sequences / B;
+    if (batches == 0) { batches = 1; }  // fewer sequences than a batch: some are read twice
+    if (max_batches >= 0 && batches > (uint64_t)max_batches) { batches = max_batches; }
+    double sum = 0.0;
+    for (uint64_t i = 0; i < batches; i++) {
+        dataloader_read(&run->val, run->inputs.data(), run->targets.data(), B, i * B);
+        cudaStream_t stream = g->dev->stream;
+        cudaCheck(cudaMemcpyAsync(g->acts.inputs, run->inputs.data(), N * sizeof(int), cudaMemcpyHostToDevice, stream));
+        cudaCheck(cudaMemcpyAsync(g->acts.targets, run->targets.data(), N * sizeof(int), cudaMemcpyHostToDevice, stream));
+        cudaCheck(cudaMemsetAsync(g->acts.losses, 0, N * sizeof(float), stream));
+        gpt_forward_trunk(g, B, T, FP8_ROLE_EVAL_X);
+        gpt_head(g, N, 0.0f);
+        sum_all(g->acts.scalars, g->acts.losses, N, stream);
+        float loss = 0.0f;
+        cudaCheck(cudaMemcpyAsync(&loss, g->acts.scalars, sizeof(float), cudaMemcpyDeviceToHost, stream));
+        cudaCheck(cudaStreamSynchronize(stream));
+        sum += loss / N;
+    }
+    return (float)(sum / batches);
+}
+
+// Logits (V) f32 on the host, of the position `last` of the tokens (T) on the host; T as gpt_forward_trunk takes it.
+template <class floatX>
+static void gpt_logits(GPT<floatX>* g, const int* tokens, int T, int last, std::vector<float>* logits) {
+    const int C = g->config.channels, V = g->config.vocab_size, Vp = g->config.padded_vocab_size;
+    cudaStream_t stream = g->dev->stream;
+    cudaCheck(cudaMemcpyAsync(g->acts.inputs, tokens, T * sizeof(int), cudaMemcpyHostToDevice, stream));
+    gpt_forward_trunk(g, 1, T, FP8_ROLE_EVAL_X);
+    GemmShape s = head_shape(PASS_FPROP, 1, C, Vp, dtype_of<floatX>());
+    gemm(g->dev, "gemm sampling", &s, g->acts.logits, g->acts.lnf + (size_t)last * C, g->param[P_wte], NULL, NULL, NULL);
+    std::vector<floatX> row(V);
+    cudaCheck(cudaMemcpyAsync(row.data(), g->acts.logits, V * sizeof(floatX), cudaMemcpyDeviceToHost, stream));
+    cudaCheck(cudaStreamSynchronize(stream));
+    logits->resize(V);
+    for (int i = 0; i < V; i++) { (*logits)[i] = to_float(row[i]); }
+}
+
+// Text from the end-of-text token on (bytes: from a newline), up to `length` tokens; once the context is full, it slides by half. The same seed gives
+// the same text for the same weights.
+template <class floatX>
+static void run_sample(Run* run, GPT<floatX>* g) {
+    const Options* o = &run->opt;
+    Tokenizer* t = &run->tokenizer;
+    const int start = t->ok && t->vocab_size == BYTE_VOCAB ? '\n' : t->ok ? (int)t->eot : g->config.vocab_size - 1;
+    std::vector<int> tokens(1, start);
+    std::vector<float> logits;
+    std::vector<int> padded;
+    uint64_t rng = o->sample_seed;
+    printf("generating:\n---\n");
+    while ((int)tokens.size() < o->sample_length) {
+        int context = (int)tokens.size();
+        if (context > g->T) { context = g->T / 2 + (context - g->T - 1) % (g->T - g->T / 2) + 1; }
+        int length = min(g->T, ROUND_UP(context, g->T < 256 ? 16 : 64));
+        padded.assign(length, start);
+        for (int i = 0; i < context; i++) { padded[i] = tokens[tokens.size() - context + i]; }
+        gpt_logits(g, padded.data(), length, context - 1, &logits);
+        int next = sample_softmax(logits.data(), g->config.vocab_size, random_f32(&rng), o->temperature);
+        if (next < 0) { printf("(the logits are not finite)"); break; }
+        tokens.push_back(next);
+        if (t->ok) { tokenizer_print(t, stdout, next); } else { printf("%d ", next); }
+        fflush(stdout);
+    }
+    tokenizer_print_end(t);
+    printf("\n---\n");
+    fflush(stdout);
+}
+
+// ---------------------------------------------------------------------------- [J] main loop
+
+static double clock_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1e3 + t.tv_nsec * 1e-6;
+}
+
+static std::string duration_text(double seconds) {
+    char text[32];
+    long s = (long)(seconds + 0.5);
+    if (s >= 86400) { snprintf(text, sizeof(text), "%ldd%02ldh", s / 86400, s / 3600 % 24); }
+    else if (s >= 3600) { snprintf(text, sizeof(text), "%ldh%02ldm", s / 3600, s / 60 % 60); }
+    else { snprintf(text, sizeof(text), "%ldm%02lds", s / 60, s % 60); }
+    return text;
+}
+
+#define MAX_NONFINITE_IN_A_ROW 10  // such steps change nothing; so many of them will not heal
+
+// Reports a step whose loss or norm is not finite, with the first FP8 tensor that shows it.
+template <class floatX>
+static void run_report_nonfinite(Run* run, GPT<floatX>* g, float loss, float norm) {
+    char where[128] = "";
+    if (g->fp8) {
+        std::vector<unsigned> amax(g->scaling.count);
+        cudaCheck(cudaMemcpy(amax.data(), g->scaling.amax_step, amax.size() * sizeof(unsigned), cudaMemcpyDeviceToHost));
+        int slot = fp8_scaling_find_nonfinite(&g->scaling, amax.data());
+        char name[48];
+        if (slot >= 0) { snprintf(where, sizeof(where), ", first seen in %s", fp8_slot_name(&g->scaling, slot, name)); }
+    }
+    printf("skipping update at step %d: loss %g, gradient norm %g are not finite%s\n", run->step + 1, loss, norm, where);
+    run->nonfinite_in_a_row++;
+    require(run->nonfinite_in_a_row < MAX_NONFINITE_IN_A_ROW, "lower --learning-rate, or try --dtype bfloat16; the last checkpoint is intact",
+            "%d steps in a row were not finite: the run has diverged", run->nonfinite_in_a_row);
+}
+
+template <class floatX>
+static void run_print_fp8_stats(GPT<floatX>* g) {
+    Fp8Scaling* s = &g->scaling;
+    Fp8ScalingHost h;
+    fp8_scaling_copy(s, &h);
+    std::vector<double> elements(s->count, 0.0);
+    const double N = (double)g->B * g->T;
+    for (int l = 0; l < s->layers; l++) {
+        for (int i = 0; i < NUM_LINEARS; i++) {
+            const ParamSpec* w = &g->spec[linear_weight[i]];
+            elements[fp8_slot(s, FP8_ROLE_X, l, i)] = N * w->cols * g->micro_steps;
+            elements[fp8_slot(s, FP8_ROLE_W, l, i)] = (double)w->part * g->updates;
+            elements[fp8_slot(s, FP8_ROLE_DY, l, i)] = N * w->rows * g->micro_steps;
+        }
+    }
+    fp8_scaling_print(stdout, s, &h, elements.data());
+    char message[256];
+    const char* broken = fp8_scaling_check(s, &h, 0, fp8_slot(s, FP8_ROLE_EVAL_X, 0, 0), 0, message);
+    if (broken) { fail("this is a defect of the program: please report it", "FP8 scaling state: %s", broken); }
+    fp8_scaling_host_free(&h);
+    fp8_scaling_clear_counts(s, g->dev->stream);
+    g->micro_steps = g->updates = 0;
+}
+
+// One optimizer step: accum micro-steps, then the update unless it is to be skipped; prints and logs.
+template <class floatX>
+static void run_train_step(Run* run, GPT<floatX>* g) {
+    const Options* o = &run->opt;
+    const double begin = clock_ms();
+    const int B = g->B, T = g->T;
+    error_context()->step = run->step;
+    for (int micro = 0; micro < run->accum; micro++) {
+        DataLoader* loader = o->overfit_single_batch ? &run->val : &run->train;
+        uint64_t position = o->overfit_single_batch ? (uint64_t)micro * B : run->position + (uint64_t)micro * B;
+        dataloader_read(loader, run->inputs.data(), run->targets.data(), B, position);
+        gpt_micro_step(g, run->inputs.data(), run->targets.data(), B, T, micro, run->accum);
+    }
+    run->position += run->total_tokens / T;
+    float loss, norm;
+    gpt_loss_and_norm(g, B * T, run->accum, &loss, &norm);
+    const float lr = learning_rate_get(&run->schedule, run->step);
+    const double loss_z = outlier_detector_update(&run->loss_outliers, loss), norm_z = outlier_detector_update(&run->norm_outliers, norm);
+    if (!isfinite(loss) || !isfinite(norm)) {
+        run_report_nonfinite(run, g, loss, norm);
+    } else if (outlier_detector_skips(loss_z, o->skip_loss_z)) {
+        printf("skipping update due to loss z-score of %f\n", loss_z);
+    } else if (outlier_detector_skips(norm_z, o->skip_grad_z)) {
+        printf("skipping update due to grad z-score of %f\n", norm_z);
+    } else {
+        run->nonfinite_in_a_row = 0;
+        gpt_update(g, o, lr, norm, run->step);
+    }
+    cudaCheck(cudaStreamSynchronize(g->dev->stream));
+    const double ms = clock_ms() - begin;
+    run->step++;
+    float tokens_per_second = (float)(run->total_tokens / ms * 1e3);
+    if (run->ms_count++ > 0) {  // the first step of a process plans and warms up
+        run->ms_sum += ms;
+        run->ema_tokens_per_second = 0.95f * run->ema_tokens_per_second + 0.05f * tokens_per_second;
+        tokens_per_second = run->ema_tokens_per_second / (1.0f - powf(0.95f, (float)++run->ema_count));
+    }
+    logger_log_train(&run->logger, run->step - 1, loss, lr, norm);
+    if (run->step % o->log_every == 0 || run->step == run->num_steps) {
+        const ModelHeader* c = &g->config;
+        char mfu[32] = "n/a";
+        if (g->dev->peak) { snprintf(mfu, sizeof(mfu), "%.1f%%", 100.0 * mfu_share(g->dev->peak, (double)g->num_parameters, c->num_layers, c->channels, T, run->total_tokens / ms * 1e3)); }
+        printf("step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %s bf16 MFU | %.0f tok/s | ETA %s\n", run->step, run->num_steps, loss, loss_z, norm, norm_z, lr, ms,
+               mfu, tokens_per_second, duration_text((run->num_steps - run->step) * (double)run->total_tokens / tokens_per_second).c_str());
+        fflush(stdout);
+    }
+    if (g->fp8 && o->fp8_stats_every && run->step % o->fp8_stats_every == 0) { run_print_fp8_stats(g); }
+}
+
+// The folder of a path, without its last part; "." if it has none.
+static std::string folder_of(const std::string& path) {
+    size_t slash = path.rfind('/');
+    return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+static void run_open_tokenizer(Run* run) {
+    const Options* o = &run->opt;
+    if (o->tokenizer[0]) {
+        require(tokenizer_init(&run->tokenizer, o->tokenizer), "check --tokenizer", "there is no tokenizer file '%s'", o->tokenizer);
+    } else if (!tokenizer_init(&run->tokenizer, (folder_of(o->train_data) + "/tokenizer.bin").c_str()) && !tokenizer_init(&run->tokenizer, "gpt2_tokenizer.bin")) {
+        printf("no tokenizer found (tokenizer.bin beside the data, gpt2_tokenizer.bin): samples are printed as token ids\n");
+    }
+}
+
+static void run_open_data(Run* run, int vocab_size) {
+    const Options* o = &run->opt;
+    dataloader_init(&run->val, o->val_data, o->seq_len, vocab_size, false, o->seed);
+    dataloader_init(&run->train, o->train_data, o->seq_len, vocab_size, true, o->seed);
+    run->total_tokens = o->total_batch_tokens > 0 ? o->total_batch_tokens : (uint64_t)o->batch_size * o->seq_len;
+    run->accum = (int)(run->total_tokens / ((uint64_t)o->batch_size * o->seq_len));
+    uint64_t epoch = run->train.num_sequences * o->seq_len / run->total_tokens;
+    run->num_steps = o->max_steps >= 0 ? o->max_steps : (int)(epoch < 1 ? 1 : epoch > 1000000000 ? 1000000000 : epoch);
+    run->schedule = {o->schedule, o->learning_rate, o->warmup_steps, run->num_steps, o->final_lr_fraction};
+    run->inputs.resize((size_t)o->batch_size * o->seq_len);
+    run->targets.resize((size_t)o->batch_size * o->seq_len);
+}
+
+template <class floatX>
+static void run_print_model(Run* run, GPT<floatX>* g, const char* origin) {
+    const ModelHeader* c = &g->config;
+    options_print_row(stdout, "device", "%s", run->dev.props.name);
+    if (run->dev.peak) { options_print_row(stdout, "peak TFlops", "bf16 %.1f, fp8 %.1f", run->dev.peak->bf16, run->dev.peak->fp8); }
+    options_print_row(stdout, "precision", "%s", g->fp8 ? "float8 (linear layers), bfloat16" : sizeof(floatX) == 2 ? "bfloat16" : run->dev.tf32 ? "float32 (TF32 products)" : "float32");
+    options_print_row(stdout, "weights from", "%s", origin);
+    options_print_row(stdout, "dimensions", "L %d, C %d, NH %d, V %d (padded %d), maxT %d", c->num_layers, c->channels, c->num_heads, c->vocab_size, c->padded_vocab_size, c->max_seq_len);
+    options_print_row(stdout, "parameters", "%llu", (unsigned long long)g->num_parameters);
+    options_print_row(stdout, "tokens", "train %lld, val %lld", (long long)run->train.num_tokens, (long long)run->val.num_tokens);
+    options_print_row(stdout, "steps", "%d of %llu tokens, %d micro-steps each", run->num_steps, (unsigned long long)run->total_tokens, run->accum);
+    options_print_rule(stdout);
+    device_print_memory(&run->dev, stdout);
+    if (g->T < c->max_seq_len) { printf("note: --seq-len %d is shorter than the model's %d positions; those beyond are not trained\n", g->T, c->max_seq_len); }
+    fflush(stdout);
+}
+
+// Everything after the precision is known: model, data, loop. found: the checkpoint to resume from (step -1: none).
+template <class floatX>
+static void run_main(Run* run, bool fp8) {
+    Options* o = &run->opt;
+    GPT<floatX> gpt, *g = &gpt;
+    FileError error;
+    ModelFile file;
+    char model_path[FILE_PATH_MAX] = "";
+    if (run->resumed_step >= 0) { checkpoint_model_path(model_path, o->output_dir, run->resumed_step); }
+    else if (strlen(o->model) > 4 && !strcmp(o->model + strlen(o->model) - 4, ".bin")) { snprintf(model_path, sizeof(model_path), "%s", o->model); }
+    ModelHeader config;
+    if (model_path[0]) {
+        fileCheck(model_file_open(&file, model_path, gpt_count_parameters, &error), &error);
+        config = file.header;
+        const struct { const char* name; int given, found; } sizes[] = {
+            {"layers", o->layers, config.num_layers}, {"channels", o->channels, config.channels}, {"heads", o->heads, config.num_heads}, {"vocab-size", o->vocab_size, config.vocab_size}};
+        for (auto& s : sizes) {
+            require(!s.given || s.given == s.found, "leave the option out: the sizes are in the file", "--%s %d does not fit '%s', which has %d", s.name, s.given, model_path, s.found);
+        }
+    } else {
+        config = gpt_config_from_options(o, run->tokenizer.ok ? (int)run->tokenizer.vocab_size : 0);
+    }
+    require(!run->tokenizer.ok || (int)run->tokenizer.vocab_size <= config.vocab_size, "the data and the model must use the same vocabulary",
+            "the tokenizer has %u tokens, the model only %d", run->tokenizer.vocab_size, config.vocab_size);
+    gpt_check_config(&config, o->batch_size, o->seq_len, fp8);
+    run_open_data(run, config.vocab_size);
+
+    gpt_init(g, &run->dev, &config, fp8, &fp8_recipes[o->fp8_recipe], o->master_dtype == OPT_MASTER_FLOAT32);
+    gpt_alloc_training(g);
+    gpt_alloc_activations(g, o->batch_size, o->seq_len, o->recompute);
+    run_print_model(run, g, model_path[0] ? model_path : o->init == OPT_INIT_FAST ? "a hash on the device" : "llm.c's initial values");
+    gpt_plan(g);
+    if (model_path[0]) { gpt_load_model(g, &file); }
+    else if (o->init == OPT_INIT_FAST) { gpt_init_fast(g, o->seed); }
+    else { gpt_init_llmc(g, (uint32_t)o->seed); }
+    if (run->resumed_step >= 0) { run_load_state(run, g, model_file_digest(&file)); } else { gpt_masters_from_params(g); }
+    if (model_path[0]) { model_file_close(&file); }
+    gpt_quantize_weights(g, true);
+    if (fp8) { g->scaling.count_on = o->fp8_stats_every > 0; }
+    fileCheck(logger_init(&run->logger, o->output_dir, o->resume ? (run->resumed_step < 0 ? 0 : run->resumed_step) : -1, &error), &error);
+
+    for (;;) {
+        const bool last = run->step >= run->num_steps;
+        if (o->val_steps != 0 && (last || (o->val_every && run->step % o->val_every == 0))) {
+            float loss = gpt_validate(run, g, o->val_steps);
+            printf("val loss %f\n", loss);
+            logger_log_val(&run->logger, run->step, loss);
+        }
+        if (o->sample_every && (last || (run->step > 0 && run->step % o->sample_every == 0))) { run_sample(run, g); }
+        if (o->checkpoint_every && run->step != run->resumed_step && (last || (run->step > 0 && run->step % o->checkpoint_every == 0))) {
+            bool ok = run_save_checkpoint(run, g);
+            require(ok || !last, "free disk space, then resume with --resume", "the last checkpoint could not be written");
+        }
+        if (last) { break; }
+        run_train_step(run, g);
+    }
+    if (run->ms_count > 1) { printf("total average iteration time: %f ms\n", run->ms_sum / (run->ms_count - 1)); }
+    gpt_free(g);
+}
+
+// The whole program; main, but callable from tests.
+static int trainer_main(int argc, char** argv) {
+    Run* run = new Run();
+    Options* o = &run->opt;
+    FileError error;
+    error_context()->before_exit = profile_print_ring;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    options_parse(o, argc, argv);
+    device_init(&run->dev, 0);
+    run->dev.tf32 = o->tf32 && !run->dev.is_cpu;
+    int dtype = o->dtype;
+    if (dtype == OPT_DTYPE_AUTO) { dtype = device_has_fp8(&run->dev) ? OPT_DTYPE_FLOAT8 : OPT_DTYPE_BFLOAT16; }
+    require(dtype != OPT_DTYPE_FLOAT8 || device_has_fp8(&run->dev), "use --dtype bfloat16",
+            "%s has compute capability %d.%d; float8 matrix products need 8.9 or newer", run->dev.props.name, run->dev.props.major, run->dev.props.minor);
+    options_print(o, stdout);
+    run->resumed_step = -1;
+    if (o->output_dir[0]) {
+        int removed = 0;
+        fileCheck(file_make_folder(o->output_dir, &error), &error);
+        fileCheck(checkpoint_clean(o->output_dir, &removed, &error), &error);
+        if (removed) { printf("removed %d temporary files of an interrupted run\n", removed); }
+    }
+    if (o->resume) {
+        CheckpointFound found;
+        fileCheck(checkpoint_find_latest(o->output_dir, gpt_count_parameters, &found, &error), &error);
+        if (!found.skipped.empty()) { printf("%s\n", found.skipped.c_str()); }
+        run->resumed_step = found.step;
+        printf(found.step >= 0 ? "resuming from step %d in %s\n" : "no checkpoint found to resume from; starting afresh\n", found.step, o->output_dir);
+    }
+    run_open_tokenizer(run);
+    if (dtype == OPT_DTYPE_FLOAT32) { run_main<float>(run, false); } else { run_main<bf16>(run, dtype == OPT_DTYPE_FLOAT8); }
+    tokenizer_free(&run->tokenizer);
+    dataloader_free(&run->train);
+    dataloader_free(&run->val);
+    device_free(&run->dev);
+    delete run;
+    return 0;
+}
+
+#ifndef TESTING
+int main(int argc, char** argv) { return trainer_main(argc, argv); }
+#endif
+
+#endif
