@@ -192,10 +192,12 @@ static size_t bench_model_bytes(const Device* dev, const ModelHeader* config, bo
     return bytes;
 }
 
+typedef std::map<std::string, double> ClassNumbers;  // by kernel class
+
 // Bytes a step moves by kernel class: each launch reads its inputs and writes its outputs once; what is read twice within a kernel counts once. Products
 // are not in it. "memset" is the clearing of the gradients. Causal halves count as halves where the kernel skips the other half.
 template <class floatX>
-static std::map<std::string, double> bench_step_bytes(GPT<floatX>* g) {
+static ClassNumbers bench_step_bytes(GPT<floatX>* g) {
     const ModelHeader* c = &g->config;
     const double N = (double)g->B * g->T, T = g->T, L = c->num_layers, C = c->channels, NH = c->num_heads, V = c->vocab_size, Vp = c->padded_vocab_size;
     const double e = sizeof(floatX), NC = N * C, partial = CEIL_DIV(N, COLUMN_SUM_ROWS) * C * 4, pitch = attention_pitch(g->T), rows = N * NH, P = (double)g->num_parameters;
@@ -203,7 +205,7 @@ static std::map<std::string, double> bench_step_bytes(GPT<floatX>* g) {
     const double codes = g->fp8_keep_t ? 2 : 1;
     double grads = 0;
     for (int p = 0; p < NUM_PARAMS; p++) { grads += (double)gpt_grad_bytes(g, p); }
-    std::map<std::string, double> b;
+    ClassNumbers b;
     b["encoder_forward"] = 2 * NC * e + T * C * e + 4 * N;
     b["layernorm_forward"] = (2 * L + 1) * (4 * NC * e + 8 * N) - 2 * NC * e + (g->recompute >= 2 ? 2 * L * (2 * NC * e + 8 * N) : 0);
     b["attention_softmax"] = L * rows * (T / 2 * 4 + pitch * e + 4);
@@ -350,13 +352,17 @@ static void bench_gemm_row(GemmBench* t, GemmRow* row) {
 static std::string gemm_flags(const GemmShape* s) {
     return std::string(s->a_t ? " A^T" : "") + (s->b_t ? " B^T" : "") + (s->bias ? " bias" : "") + (s->accumulate ? " +=" : "") + (s->fast_accum ? " fast" : "");
 }
-static double gemm_peak(const Device* dev, const GemmShape* s) { return !dev->peak ? NAN : dtype_is_fp8((DType)s->a) ? dev->peak->fp8 : s->a == DTYPE_BF16 ? dev->peak->bf16 : NAN; }
+// TFLOP/s of the data sheet; NAN if it is not known.
+static double gemm_peak(const Device* dev, const GemmShape* s) {
+    return !dev->peak ? NAN : dtype_is_fp8((DType)s->a) ? dev->peak->fp8 : s->a == DTYPE_BF16 ? dev->peak->bf16 : NAN;
+}
 
 static void gemm_rows_print(const Device* dev, const std::vector<GemmRow>& rows) {
     printf("  products                  m       n       k  types                  batch  calls      us  TFLOP/s  of peak\n");
     for (const GemmRow& r : rows) {
         const GemmShape* s = &r.shape;
-        printf("  %-20s %6d  %6d  %6d  %-4s x %-4s -> %-4s  %6d  %5.0f", r.name.c_str(), s->m, s->n, s->k, dtype_names[s->a], dtype_names[s->b], dtype_names[s->d], s->batch, r.calls);
+        printf("  %-20s %6d  %6d  %6d  %-4s x %-4s -> %-4s  %6d  %5.0f", r.name.c_str(), s->m, s->n, s->k, dtype_names[s->a], dtype_names[s->b], dtype_names[s->d],
+               s->batch, r.calls);
         if (r.refused) { printf("  refused"); }
         else if (isnan(r.ms)) { printf("  not measured: the time budget is used up"); }
         else {
@@ -394,7 +400,8 @@ static double bench_copy_bandwidth(Device* dev) {
     const size_t bytes = dev->is_cpu ? (size_t)128 << 20 : (size_t)1 << 30;  // many times the last cache
     void *in = bench_buffer(dev, &t.a, bytes), *out = bench_buffer(dev, &t.b, bytes);
     cudaCheck(cudaMemsetAsync(in, 1, bytes, dev->stream));
-    double kernel = bench_median(&t, [&] { launch<bench_copy_kernel1>(dim3(CEIL_DIV(bytes / 16, (size_t)1024)), dim3(256), 0, dev->stream, (uint4*)out, (const uint4*)in, bytes / 16); });
+    const size_t n = bytes / 16;
+    double kernel = bench_median(&t, [&] { launch<bench_copy_kernel1>(dim3(CEIL_DIV(n, (size_t)1024)), dim3(256), 0, dev->stream, (uint4*)out, (const uint4*)in, n); });
     double copy = bench_median(&t, [&] { cudaCheck(cudaMemcpyAsync(out, in, bytes, cudaMemcpyDeviceToDevice, dev->stream)); });
     gemm_bench_free(&t);
     return 2.0 * bytes / (fmin(kernel, copy) * 1e-3);
@@ -433,7 +440,8 @@ static int bench_choose_batch(const Device* dev, const BenchCase* c, const Model
             if (bytes > need) { need = bytes; }
         }
         if (need < free_bytes / 100 * 92) { return B; }  // the rest is for the library's own buffers
-        require(B > 1, "choose smaller --models or --seq-len", "%s does not fit even with one sequence: it needs %.0f MiB, %.0f are free", c->model.name, need / 1048576.0, free_bytes / 1048576.0);
+        require(B > 1, "choose smaller --models or --seq-len", "%s does not fit even with one sequence: it needs %.0f MiB, %.0f are free", c->model.name,
+                need / 1048576.0, free_bytes / 1048576.0);
     }
 }
 
@@ -457,7 +465,7 @@ static void bench_step(GPT<floatX>* g, const Options* o, int step, float* loss, 
     *update_ms = *ms - (middle - begin);
 }
 
-static void bench_print_classes(const std::map<std::string, double>& ms, const std::map<std::string, double>& bytes, const std::map<std::string, double>& flops, double step_ms, Json* j) {
+static void bench_print_classes(const ClassNumbers& ms, const ClassNumbers& bytes, const ClassNumbers& flops, double step_ms, Json* j) {
     double total = 0.0;
     std::vector<std::pair<double, std::string>> order;
     for (auto& row : ms) { order.push_back({row.second, row.first}); total += row.second; }
@@ -539,7 +547,7 @@ static void bench_run_case(Device* dev, const BenchCase* c, BenchResult* result,
     for (GemmPlan* p : dev->plans) { memset(p->uses, 0, sizeof(p->uses)); }
     profile_begin();
     bench_step(g, &o, step++, &loss, &norm, &one, &update);
-    std::map<std::string, double> classes = profile_end(), bytes = bench_step_bytes(g), flops;
+    ClassNumbers classes = profile_end(), bytes = bench_step_bytes(g), flops;
     std::vector<GemmRow> rows = bench_collect_products(dev);
     for (const GemmRow& r : rows) { flops[r.used_as] += gemm_flops(&r.shape) * r.calls; }
     double other_bytes = bytes["memset"];
@@ -570,7 +578,8 @@ static void bench_run_case(Device* dev, const BenchCase* c, BenchResult* result,
     json_number(j, "device_total_bytes", (double)total_bytes);
     if (steps) {
         const double low = *std::min_element(ms.begin(), ms.end()), high = *std::max_element(ms.begin(), ms.end());
-        printf("  %.0f tokens/s, %.2f ms a step (median of %zu; %.2f to %.2f), of which the update %.2f ms\n", result->tokens_per_second, median, ms.size(), low, high, median_of(update_ms));
+        printf("  %.0f tokens/s, %.2f ms a step (median of %zu; %.2f to %.2f), of which the update %.2f ms\n", result->tokens_per_second, median, ms.size(), low, high,
+               median_of(update_ms));
         if (dev->peak) { printf("  MFU %.1f %% of the BF16 peak, %.1f %% of the speed of light\n", 100 * result->mfu, 100 * result->sol); }
         else { printf("  MFU n/a, speed of light n/a: %s\n", dev->is_cpu ? "CPU device" : "this device is not in the table of peaks (llmc/mfu.h)"); }
         printf("  memory: %.1f MiB booked, %.1f MiB of %.1f MiB in use on the device\n", booked / 1048576.0, (total_bytes - free_bytes) / 1048576.0, total_bytes / 1048576.0);
@@ -662,7 +671,8 @@ static Probe probe_new(const char* group, int a, int b, int d) {
 
 static std::vector<Probe> probe_list(void) {
     std::vector<Probe> list;
-    const int pairs[][2] = {{DTYPE_E4M3, DTYPE_E4M3}, {DTYPE_E4M3, DTYPE_E5M2}, {DTYPE_E5M2, DTYPE_E4M3}, {DTYPE_E5M2, DTYPE_E5M2}, {DTYPE_BF16, DTYPE_BF16}, {DTYPE_F32, DTYPE_F32}};
+    const int pairs[][2] = {{DTYPE_E4M3, DTYPE_E4M3}, {DTYPE_E4M3, DTYPE_E5M2}, {DTYPE_E5M2, DTYPE_E4M3}, {DTYPE_E5M2, DTYPE_E5M2},
+                            {DTYPE_BF16, DTYPE_BF16}, {DTYPE_F32, DTYPE_F32}};
     const int outputs[] = {DTYPE_BF16, DTYPE_F32, DTYPE_E4M3, DTYPE_E5M2};
     for (int layout = 0; layout < 4; layout++) {  // TN, NN, NT, TT
         for (auto& pair : pairs) {
@@ -707,7 +717,8 @@ static std::vector<Probe> probe_list(void) {
         list.push_back(nn);
     }
     const int sizes[][3] = {{1024, 2048, 1600}, {1024, 2048, 1608}, {1024, 2048, 1616}, {1024, 2048, 16}, {1024, 2048, 24}, {1600, 2048, 512}, {1608, 2048, 512}, {1604, 2048, 512},
-                            {50257, 2048, 512}, {50304, 2048, 512}, {1024, 1608, 512}, {1024, 1604, 512}, {1024, 63, 512}, {1024, 1, 512}, {1024, 8, 512}, {1024, 16, 512}, {16, 16, 16}};
+                            {50257, 2048, 512}, {50304, 2048, 512}, {1024, 1608, 512}, {1024, 1604, 512}, {1024, 63, 512}, {1024, 1, 512}, {1024, 8, 512},
+                            {1024, 16, 512}, {16, 16, 16}};
     for (auto& size : sizes) {
         for (int i = 0; i < 2; i++) {
             Probe p = i ? probe_new("size", DTYPE_BF16, DTYPE_BF16, DTYPE_BF16) : probe_new("size", DTYPE_E4M3, DTYPE_E4M3, DTYPE_BF16);
@@ -737,9 +748,9 @@ static std::vector<Probe> probe_list(void) {
 
 static std::string probe_text(const Probe* p) {
     char text[256];
-    snprintf(text, sizeof(text), "%-8s %c%c %-4s x %-4s, C %-4s -> %-4s  %-13s %10s x %-10s  m %5d, n %4d, k %4d%s", p->group, p->trans_a ? 'T' : 'N', p->trans_b ? 'T' : 'N',
-             dtype_names[p->a], dtype_names[p->b], dtype_names[p->c], dtype_names[p->d], probe_epilogues[p->epilogue].name, probe_scale_names[p->scale_a], probe_scale_names[p->scale_b],
-             p->m, p->n, p->k, p->fast ? ", fast" : "");
+    snprintf(text, sizeof(text), "%-8s %c%c %-4s x %-4s, C %-4s -> %-4s  %-13s %11s x %-11s  m %5d, n %4d, k %4d%s", p->group, p->trans_a ? 'T' : 'N',
+             p->trans_b ? 'T' : 'N', dtype_names[p->a], dtype_names[p->b], dtype_names[p->c], dtype_names[p->d], probe_epilogues[p->epilogue].name,
+             probe_scale_names[p->scale_a], probe_scale_names[p->scale_b], p->m, p->n, p->k, p->fast ? ", fast" : "");
     std::string s = text;
     if (p->batch > 1) { s += ", batch " + std::to_string(p->batch); }
     if (p->align != 256) { s += ", aligned to " + std::to_string(p->align); }
@@ -815,7 +826,8 @@ static ProbeAnswer probe_ask(Device* dev, const Probe* p, std::string* why) {
     cublasCheck(cublasLtMatmulPreferenceCreate(&preference));
     cublasCheck(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &dev->workspace_bytes, sizeof(dev->workspace_bytes)));
     uint32_t align = p->align;
-    for (auto which : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    for (auto which : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+                       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
         cublasCheck(cublasLtMatmulPreferenceSetAttribute(preference, which, &align, sizeof(align)));
     }
     ProbeAnswer answer = PROBE_REFUSED;
@@ -840,7 +852,8 @@ static ProbeAnswer probe_ask(Device* dev, const Probe* p, std::string* why) {
 
 static void bench_probe(Device* dev, Json* j) {
     int counts[3] = {0, 0, 0};
-    printf("probe: what cuBLASLt %zu accepts on %s, in its column-major terms (TN: A transposed). beta is no part of the question: C and its type are.\n", cublasLtGetVersion(), dev->props.name);
+    printf("probe: what cuBLASLt %zu accepts on %s, in its column-major terms (TN: A transposed). beta is no part of the question: C and its type are.\n",
+           cublasLtGetVersion(), dev->props.name);
     json_open(j, "probe", '[');
     for (const Probe& p : probe_list()) {
         std::string why;
@@ -963,8 +976,10 @@ static void bench_info(Device* dev, DeviceInfo* info, Json* j) {
     size_t free_bytes = 0, total = 0;
     cudaCheck(cudaMemGetInfo(&free_bytes, &total));
     info->bandwidth = bench_copy_bandwidth(dev);
-    printf("%s, compute capability %d.%d, %d multiprocessors, %.0f MiB (%.0f free); driver %s for CUDA %d.%d, runtime %d.%d, cuBLASLt %zu\n", dev->props.name, dev->props.major, dev->props.minor,
-           dev->props.multiProcessorCount, total / 1048576.0, free_bytes / 1048576.0, bench_driver().empty() ? "-" : bench_driver().c_str(), driver / 1000, driver % 1000 / 10,
+    const std::string kernel_driver = bench_driver();
+    printf("%s, compute capability %d.%d, %d multiprocessors, %.0f MiB (%.0f free)\n", dev->props.name, dev->props.major, dev->props.minor,
+           dev->props.multiProcessorCount, total / 1048576.0, free_bytes / 1048576.0);
+    printf("driver %s for CUDA %d.%d, runtime %d.%d, cuBLASLt %zu\n", kernel_driver.empty() ? "-" : kernel_driver.c_str(), driver / 1000, driver % 1000 / 10,
            runtime / 1000, runtime % 1000 / 10, cublasLtGetVersion());
     if (dev->peak) { printf("data sheet: BF16 %.1f TFLOP/s, FP8 %.1f TFLOP/s, memory %.2f TB/s; ", dev->peak->bf16, dev->peak->fp8, dev->peak->bandwidth); }
     printf("measured copy bandwidth %.1f GB/s, read and write\n\n", info->bandwidth * 1e-9);
@@ -975,7 +990,7 @@ static void bench_info(Device* dev, DeviceInfo* info, Json* j) {
     json_number(j, "multiprocessors", dev->props.multiProcessorCount);
     json_number(j, "memory_bytes", (double)total);
     json_number(j, "memory_free_bytes", (double)free_bytes);
-    json_string(j, "driver", bench_driver());
+    json_string(j, "driver", kernel_driver);
     json_number(j, "cuda_driver", driver);
     json_number(j, "cuda_runtime", runtime);
     json_number(j, "cuda_build", CUDART_VERSION);
@@ -1031,7 +1046,8 @@ static void bench_print_summary(const DeviceInfo* info, const std::vector<BenchC
         if (!isnan(r->floor_ms) && !isnan(r->ms)) { snprintf(floor_text, sizeof(floor_text), "%.2f", r->ms / r->floor_ms); }
         if (cases[i].dtype == BENCH_FLOAT8) {
             for (size_t k = 0; k < results.size(); k++) {
-                if (cases[k].dtype != BENCH_BFLOAT16 || strcmp(cases[k].model.name, cases[i].model.name) != 0 || results[k].batch != r->batch || isnan(r->ms / results[k].ms)) { continue; }
+                if (cases[k].dtype != BENCH_BFLOAT16 || strcmp(cases[k].model.name, cases[i].model.name) != 0) { continue; }
+                if (results[k].batch != r->batch || isnan(r->ms / results[k].ms)) { continue; }
                 snprintf(ratio_text, sizeof(ratio_text), "%.3f", results[k].ms / r->ms);
                 json_open(j, NULL, '{');
                 json_string(j, "model", cases[i].model.name);
@@ -1040,8 +1056,8 @@ static void bench_print_summary(const DeviceInfo* info, const std::vector<BenchC
                 json_close(j, '}');
             }
         }
-        printf("  %-10s %-8s %4d %5d %10.0f %10.2f %7s %7s %8s %9.1f %7.4f  %s\n", cases[i].model.name, bench_dtypes[cases[i].dtype], r->batch, r->seq_len, r->tokens_per_second, r->ms,
-               percent(r->mfu, mfu), percent(r->sol, sol), floor_text, r->booked / 1048576.0, r->loss, ratio_text);
+        printf("  %-10s %-8s %4d %5d %10.0f %10.2f %7s %7s %8s %9.1f %7.4f  %s\n", cases[i].model.name, bench_dtypes[cases[i].dtype], r->batch, r->seq_len,
+               r->tokens_per_second, r->ms, percent(r->mfu, mfu), percent(r->sol, sol), floor_text, r->booked / 1048576.0, r->loss, ratio_text);
     }
     json_close(j, ']');
 }
@@ -1091,13 +1107,16 @@ int main(int argc, char** argv) {
             if (!strcmp(cases[i].model.name, c.model.name) && results[i].batch && c.batch == 0) { c.batch = results[i].batch; }
         }
         Json fields;
+        auto run = [&](Device* dev, BenchResult* r, Json* j) {
+            if (c.dtype == BENCH_FLOAT32) { bench_run_case<float>(dev, &c, r, j); } else { bench_run_case<bf16>(dev, &c, r, j); }
+        };
         json_open(&all, NULL, '{');
         json_string(&all, "model", c.model.name);
         json_string(&all, "dtype", bench_dtypes[c.dtype]);
         if (past(deadline)) {
             left_out += std::string(" ") + c.model.name + " " + bench_dtypes[c.dtype];
             json_bool(&all, "left_out", true);
-        } else if (bench_child(&result, &fields, [&](Device* dev, BenchResult* r, Json* j) { if (c.dtype == BENCH_FLOAT32) { bench_run_case<float>(dev, &c, r, j); } else { bench_run_case<bf16>(dev, &c, r, j); } })) {
+        } else if (bench_child(&result, &fields, run)) {
             failures += result.failures;
             json_bool(&all, "ok", result.failures == 0);
             json_comma(&all, NULL);

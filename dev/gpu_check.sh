@@ -5,6 +5,7 @@
 #   dev/gpu_check.sh                 results in build/gpu_check: gpu_check.log, results.json, a log a step
 #   OUT=folder dev/gpu_check.sh      results there
 #   LIMIT=900 dev/gpu_check.sh       seconds for the whole (default 470); what does not fit is left out, and said so
+#   BENCH_ARGS="--models d48" dev/gpu_check.sh     options of the benchmark (build/gpu/bench --help)
 #   dev/gpu_check.sh --build-only    as on a machine without a GPU: checks that everything would build (every architecture; without nvcc the CPU build)
 #
 # A failing step does not stop the others. The last line is "N passed, N failed"; exit code 1 if any failed.
@@ -50,7 +51,10 @@ find_gpu() {
     if [[ $cc =~ ^[0-9]+\.[0-9]$ ]]; then echo "$cc"; return; fi
     [ -n "$nvcc" ] || return
     # no nvidia-smi, or one that knows no compute_cap: ask the runtime
-    printf '%s\n' '#include <cstdio>' 'int main() { cudaDeviceProp p; if (cudaGetDeviceProperties(&p, 0) != cudaSuccess) { return 1; } printf("%d.%d\n", p.major, p.minor); }' >"$out/find_gpu.cu"
+    cat >"$out/find_gpu.cu" <<'END'
+#include <cstdio>
+int main() { cudaDeviceProp p; if (cudaGetDeviceProperties(&p, 0) != cudaSuccess) { return 1; } printf("%d.%d\n", p.major, p.minor); }
+END
     "$nvcc" -o "$out/find_gpu" "$out/find_gpu.cu" >/dev/null 2>&1 && "$out/find_gpu" 2>/dev/null
 }
 
@@ -71,7 +75,6 @@ check_build() {
 build_all() {
     local target start=$SECONDS broken=0 flags=(NVCC="$nvcc" ARCH="$(arch_of "$gpu")" ONEDNN=0)
     targets=(train_gpt_fp8 build/gpu/bench)
-    [ -f test_gpt_fp8.cu ] && targets+=(test_gpt_fp8)
     mapfile -t -O "${#targets[@]}" targets < <(make -pn "${flags[@]}" gpu-tests 2>/dev/null | sed -nE 's/^gpu-tests: *//p' | tr ' ' '\n' | sed '/^$/d')
     rm -f "${targets[@]}" train_gpt_fp8_cpu build/bench  # what is there afterwards has been built now
     timeout --kill-after=10 240 make -k -j"$jobs" "${flags[@]}" "${targets[@]}" train_gpt_fp8_cpu build/bench >"$out/build.log" 2>&1
@@ -82,18 +85,18 @@ build_all() {
     echo "     built in $((SECONDS - start)) s"
 }
 
-# Test programs in parallel, four at a time; their own counts are added up
+# Test programs in parallel, six at a time; their own counts are added up
 run_tests() {
     local t name start=$SECONDS line p f
     for t in "${targets[@]}"; do
-        name=$(basename "$t")
+        name=${t#build/gpu/}
         [[ $name == test_* && -x $t ]] || continue
-        while [ "$(jobs -rp | wc -l)" -ge 4 ]; do sleep 0.1; done
-        (timeout --kill-after=10 150 "./$t" >"$out/$name.log" 2>&1 </dev/null; echo $? >"$out/$name.code") &
+        while [ "$(jobs -rp | wc -l)" -ge 6 ]; do sleep 0.1; done
+        (timeout --kill-after=10 180 "./$t" >"$out/$name.log" 2>&1 </dev/null; echo $? >"$out/$name.code") &
     done
     wait
     for t in "${targets[@]}"; do
-        name=$(basename "$t")
+        name=${t#build/gpu/}
         [[ $name == test_* && -x $t ]] || continue
         line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$out/$name.log" | tail -n 1)
         if [[ $line =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed ]]; then p=${BASH_REMATCH[1]} f=${BASH_REMATCH[2]}; else p=0 f=0; line="no closing line"; fi
@@ -102,17 +105,17 @@ run_tests() {
         [ "$f" -gt 0 ] || f=1
         failed=$((failed + f)) failures+=("$name")
         echo "FAIL $name: $line, exit code $(cat "$out/$name.code")"
-        grep -vE '^ok ' "$out/$name.log" | tail -n 60 | sed 's/^/     | /'
+        grep -E -B 4 -A 2 '^FAIL|CHECK\(|^ERROR' "$out/$name.log" | tail -n 40 | sed 's/^/     | /'
     done
     echo "     tests took $((SECONDS - start)) s"
 }
 
-# train NAME PROGRAM OPTION...: 30 steps on synthetic bytes; losses to $out/NAME.loss
+# train NAME PROGRAM STEPS OPTION...: a training on synthetic bytes; losses and norms to $out/NAME.loss
 train() {
-    local name=$1 program=$2
-    shift 2
+    local name=$1 program=$2 steps=$3
+    shift 3
     step "$name" 90 "$program" --train-data "$out/data/train.bin" --val-data "$out/data/val.bin" --layers 4 --channels 128 --heads 4 --vocab-size 256 \
-        --seq-len 64 --batch-size 8 --max-steps 30 --learning-rate 3e-3 --val-every 0 --val-steps 4 --sample-every 0 "$@" || return 1
+        --seq-len 64 --batch-size 8 --max-steps "$steps" --learning-rate 3e-3 --val-every 0 --val-steps 4 --sample-every 0 "$@" || return 1
     sed -nE 's/^step +([0-9]+)\/.*loss ([^ ]+) .*norm ([^ ]+) .*/\1 \2 \3/p' "$out/$name.log" >"$out/$name.loss"
 }
 # The loss of step N of a training
@@ -124,24 +127,25 @@ within() {
 }
 
 run_trainings() {
-    local dtype
+    local dtype first last
     step make-data 60 build/gpu/bench --make-data "$out/data" || return
     for dtype in float8 bfloat16 float32; do
         [ $dtype = float8 ] && [ "${gpu/./}" -lt 89 ] && continue
-        train "train-$dtype" ./train_gpt_fp8 --dtype $dtype || continue
+        train "train-$dtype" ./train_gpt_fp8 30 --dtype $dtype || continue
         # the data's own entropy is ln 16 = 2.77 a byte until the sentences are known by heart, the start is ln 256 = 5.55
-        if awk -v last="$(loss "train-$dtype" 30)" 'BEGIN { exit !(last + 0 == last && last > 0 && last < 3.2) }'; then pass "train-$dtype learns: loss $(loss "train-$dtype" 1) to $(loss "train-$dtype" 30)"
-        else flunk "train-$dtype does not learn: loss $(loss "train-$dtype" 1) to $(loss "train-$dtype" 30), below 3.2 was expected"; fi
+        first=$(loss "train-$dtype" 1) last=$(loss "train-$dtype" 30)
+        if awk -v x="$last" 'BEGIN { exit !(x + 0 == x && x > 0 && x < 3.2) }'; then pass "train-$dtype learns: loss $first to $last"
+        else flunk "train-$dtype does not learn: loss $first to $last, below 3.2 was expected"; fi
         # the CPU device runs the same kernels on the same data; sums in another order, so not bit for bit
-        [ -x train_gpt_fp8_cpu ] && OMP_NUM_THREADS=4 train "train-$dtype-cpu" ./train_gpt_fp8_cpu --dtype $dtype &&
-            within "train-$dtype, first loss on the GPU and the CPU device" "$(loss "train-$dtype" 1)" "$(loss "train-$dtype-cpu" 1)" 0.01 &&
-            within "train-$dtype, last loss on the GPU and the CPU device" "$(loss "train-$dtype" 30)" "$(loss "train-$dtype-cpu" 30)" 0.1
+        [ -x train_gpt_fp8_cpu ] && OMP_NUM_THREADS=4 train "train-$dtype-cpu" ./train_gpt_fp8_cpu 30 --dtype $dtype &&
+            within "train-$dtype, first loss on the GPU and the CPU device" "$first" "$(loss "train-$dtype-cpu" 1)" 0.01 &&
+            within "train-$dtype, last loss on the GPU and the CPU device" "$last" "$(loss "train-$dtype-cpu" 30)" 0.1
     done
     [ "${gpu/./}" -ge 89 ] || return
-    train repeat ./train_gpt_fp8 --dtype float8 && step repeat-same 10 cmp "$out/train-float8.loss" "$out/repeat.loss"
+    train repeat ./train_gpt_fp8 30 --dtype float8 && step repeat-same 10 cmp "$out/train-float8.loss" "$out/repeat.loss"
     rm -rf "$out/run"
-    train half ./train_gpt_fp8 --dtype float8 --max-steps 15 --output-dir "$out/run" --checkpoint-every 15 &&
-        train resumed ./train_gpt_fp8 --dtype float8 --output-dir "$out/run" --checkpoint-every 15 --resume &&
+    train half ./train_gpt_fp8 15 --dtype float8 --output-dir "$out/run" --checkpoint-every 15 &&
+        train resumed ./train_gpt_fp8 30 --dtype float8 --output-dir "$out/run" --checkpoint-every 15 --resume &&
         tail -n +16 "$out/train-float8.loss" >"$out/second-half.loss" && step resume-same 10 cmp "$out/second-half.loss" "$out/resumed.loss"
     rm -rf "$out/run"
 }
@@ -152,7 +156,8 @@ run_bench() {
     budget=$(($(left) - 20))
     [ "$budget" -gt 280 ] && budget=280
     if [ "$budget" -lt 20 ]; then flunk "bench: left out, the $limit s are used up"; return; fi
-    step bench $((budget + 60)) build/gpu/bench --budget-seconds "$budget" --json "$out/results.json" --note "$note"
+    # shellcheck disable=SC2086  # several words are meant
+    step bench $((budget + 60)) build/gpu/bench --budget-seconds "$budget" --json "$out/results.json" --note "$note" ${BENCH_ARGS:-}
     grep -v '^  \(accepted\|refused\|not here\)' "$out/bench.log"
 }
 
@@ -165,8 +170,10 @@ compare_probes() {
     local answers='s/^  (accepted|refused|not here) +(.*[^ ]) *$/\2\t\1/p'
     sed -E 's/ +# .*//' "$out/bench.log" | sed -nE "$answers" | LC_ALL=C sort >"$out/probe-gpu.txt"
     sed -E 's/ +# .*//' "$out/probe-cpu.log" | sed -nE "$answers" | LC_ALL=C sort >"$out/probe-cpu.txt"
-    LC_ALL=C join -t $'\t' "$out/probe-gpu.txt" "$out/probe-cpu.txt" | awk -F '\t' '$2 != $3 && $2 != "not here" && $3 != "not here" { printf "  GPU %-8s  CPU device %-8s  %s\n", $2, $3, $1 }' >"$out/probe-differences.txt"
-    echo "probe: $(wc -l <"$out/probe-gpu.txt") questions, $(grep -c 'accepted$' "$out/probe-gpu.txt") accepted; $(wc -l <"$out/probe-differences.txt") answered otherwise than by the CPU device playing $play:"
+    LC_ALL=C join -t $'\t' "$out/probe-gpu.txt" "$out/probe-cpu.txt" |
+        awk -F '\t' '$2 != $3 && $2 != "not here" && $3 != "not here" { printf "  GPU %-8s  CPU device %-8s  %s\n", $2, $3, $1 }' >"$out/probe-differences.txt"
+    echo "probe: $(wc -l <"$out/probe-gpu.txt") questions, $(grep -c 'accepted$' "$out/probe-gpu.txt") accepted;" \
+        "$(wc -l <"$out/probe-differences.txt") answered otherwise than by the CPU device playing $play:"
     cat "$out/probe-differences.txt"
 }
 
@@ -177,8 +184,8 @@ main() {
     date -u '+%Y-%m-%d %H:%M:%S UTC'
     echo "machine: $jobs cores, $(g++ --version | head -n 1); nvcc: ${nvcc:-none} $([ -n "$nvcc" ] && "$nvcc" --version | sed -nE 's/.*release ([0-9.]+).*/(CUDA \1)/p')"
     if [ -z "$gpu" ] || [ -z "$nvcc" ]; then
-        if [ -n "$build_only" ]; then :; elif [ -n "$gpu" ]; then echo "a GPU of compute capability $gpu is here, but no nvcc: install the CUDA toolkit, or say where it is (NVCC=/path/to/nvcc)"
-        else echo "no GPU answers here (nvidia-smi, CUDA runtime): nothing can be measured"; fi
+        if [ -n "$gpu" ]; then echo "a GPU of compute capability $gpu, but no nvcc: install the CUDA toolkit, or say where it is (NVCC=/path/to/nvcc)"
+        elif [ -z "$build_only" ]; then echo "no GPU answers here (nvidia-smi, CUDA runtime): nothing can be measured"; fi
         check_build
         return
     fi

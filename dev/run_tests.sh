@@ -11,7 +11,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 export MAKEFLAGS=  # a parent make's flags (-n, -j with its jobserver) must not leak into ours
 what=${1:-all}
-limit=${TEST_TIMEOUT:-600}  # seconds for one suite
+limit=${TEST_TIMEOUT:-900}  # seconds for one suite
 passed=0 failed=0 skipped=0 failures=()
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

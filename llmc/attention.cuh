@@ -15,7 +15,9 @@
 
 #include "llmc/matmul.cuh"
 
+#ifndef ATTENTION_GROUP_ELEMENTS            // tests make it small, so that heads fall into several groups
 #define ATTENTION_GROUP_ELEMENTS (1 << 24)  // scores alive at once: 64 MiB of f32
+#endif
 
 static inline int attention_pitch(int seq_len) { return ROUND_UP(seq_len, 8); }  // elements from row to row of the score matrices: 16-byte rows for T = bf16
 // How many heads are alive at once.

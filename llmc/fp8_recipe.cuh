@@ -21,8 +21,9 @@
 
 typedef enum { FP8_E4M3 = 0, FP8_E5M2 = 1 } Fp8Format;
 #define FP8_MAX(format) ((format) == FP8_E4M3 ? 448.0f : 57344.0f)
-// the smallest magnitude that would round beyond the largest finite value: half a step above it
-#define FP8_OVERFLOW(format) ((format) == FP8_E4M3 ? 464.0f : 61440.0f)
+// The smallest float that rounds beyond the largest finite value. Half a step above it is a tie: 464 goes to even 448, so only the float after it overflows;
+// 61440 goes to even 65536, which E5M2 lacks.
+#define FP8_OVERFLOW(format) ((format) == FP8_E4M3 ? 464.000030517578125f : 61440.0f)
 
 template <Fp8Format F> static __device__ __forceinline__ unsigned fp8_convert2(float lo, float hi) {  // two codes, lo in the low byte
     return __nv_cvt_float2_to_fp8x2(make_float2(lo, hi), __NV_SATFINITE, F == FP8_E4M3 ? __NV_E4M3 : __NV_E5M2);

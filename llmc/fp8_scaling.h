@@ -101,17 +101,19 @@ static inline void fp8_scaling_clear_counts(Fp8Scaling* s, cudaStream_t stream) 
 
 typedef struct { unsigned *amax, *amax_step; float *scale, *descale; unsigned long long* counts; } Fp8ScalingHost;
 
+// A copy of a device array, for the caller to free.
+static inline void* fp8_scaling_copy_array(const void* device, size_t bytes) {
+    void* host = mallocCheck(bytes);
+    memset(host, 0, bytes);  // compilers do not know that the copy fills it
+    cudaCheck(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost));
+    return host;
+}
 static inline void fp8_scaling_copy(const Fp8Scaling* s, Fp8ScalingHost* h) {
-    h->amax = (unsigned*)mallocCheck(s->count * sizeof(unsigned));
-    h->amax_step = (unsigned*)mallocCheck(s->count * sizeof(unsigned));
-    h->scale = (float*)mallocCheck(s->count * sizeof(float));
-    h->descale = (float*)mallocCheck(s->count * sizeof(float));
-    h->counts = (unsigned long long*)mallocCheck(s->count * 2 * sizeof(unsigned long long));
-    cudaCheck(cudaMemcpy(h->amax, s->amax, s->count * sizeof(unsigned), cudaMemcpyDeviceToHost));
-    cudaCheck(cudaMemcpy(h->amax_step, s->amax_step, s->count * sizeof(unsigned), cudaMemcpyDeviceToHost));
-    cudaCheck(cudaMemcpy(h->scale, s->scale, s->count * sizeof(float), cudaMemcpyDeviceToHost));
-    cudaCheck(cudaMemcpy(h->descale, s->descale, s->count * sizeof(float), cudaMemcpyDeviceToHost));
-    cudaCheck(cudaMemcpy(h->counts, s->counts, s->count * 2 * sizeof(unsigned long long), cudaMemcpyDeviceToHost));
+    h->amax = (unsigned*)fp8_scaling_copy_array(s->amax, s->count * sizeof(unsigned));
+    h->amax_step = (unsigned*)fp8_scaling_copy_array(s->amax_step, s->count * sizeof(unsigned));
+    h->scale = (float*)fp8_scaling_copy_array(s->scale, s->count * sizeof(float));
+    h->descale = (float*)fp8_scaling_copy_array(s->descale, s->count * sizeof(float));
+    h->counts = (unsigned long long*)fp8_scaling_copy_array(s->counts, s->count * 2 * sizeof(unsigned long long));
 }
 static inline void fp8_scaling_host_free(Fp8ScalingHost* h) {
     free(h->amax); free(h->amax_step); free(h->scale); free(h->descale); free(h->counts);
@@ -142,9 +144,17 @@ static inline const char* fp8_scaling_check(const Fp8Scaling* s, const Fp8Scalin
     return NULL;
 }
 
-// The first slot of a used role whose largest magnitude of this step is inf or NaN, or -1. amax_step: host copy of the device array.
+// The slot in which a step's first inf or NaN shows, or -1: weights, then inputs from the first layer up, then output gradients from the last layer down.
+// amax_step: host copy of the device array. Evaluation's slots are not looked at.
 static inline int fp8_scaling_find_nonfinite(const Fp8Scaling* s, const unsigned* amax_step) {
-    for (int i = 0; i < fp8_slot(s, FP8_ROLE_EVAL_X, 0, 0); i++) { if (amax_step[i] >= 0x7f800000u) { return i; } }
+    const Fp8Role roles[3] = {FP8_ROLE_W, FP8_ROLE_X, FP8_ROLE_DY};
+    for (int r = 0; r < 3; r++) {
+        for (int i = 0; i < s->layers * NUM_LINEARS; i++) {
+            int at = roles[r] == FP8_ROLE_DY ? s->layers * NUM_LINEARS - 1 - i : i;
+            int slot = fp8_slot(s, roles[r], at / NUM_LINEARS, at % NUM_LINEARS);
+            if (amax_step[slot] >= 0x7f800000u) { return slot; }
+        }
+    }
     return -1;
 }
 

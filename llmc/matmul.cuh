@@ -52,7 +52,7 @@ typedef struct GemmPlan {
     cublasLtMatrixLayout_t a, b, d;       // in cuBLASLt's sense: a is our B
     cublasLtMatmulHeuristicResult_t heuristic;
     cublasStatus_t status;                // SUCCESS, or why it was refused
-    char name[48];                        // what it was first planned for ("fc gemm dgrad")
+    char name[64];                        // what it was first planned for ("fc gemm dgrad")
     struct { const char* name; uint64_t calls; } uses[4];  // for dev/bench.cu: as which profile classes it ran, and how often; layers may share a shape
 } GemmPlan;
 
@@ -190,7 +190,7 @@ static inline GemmPlan* gemm_plan_or_fail(Device* dev, const GemmShape* s, const
         char what[256], hint[256];
         fail(gemm_find_accepted(dev, s, hint), "cuBLASLt %zu refuses the product '%s' on %s (status %d): %s", cublasLtGetVersion(), name, dev->props.name, (int)p->status, gemm_describe(s, what));
     }
-    if (!p->name[0]) { snprintf(p->name, sizeof(p->name), "%s", name); }
+    if (!p->name[0]) { snprintf(p->name, sizeof(p->name), "%.63s", name); }
     return p;
 }
 

@@ -53,15 +53,18 @@ static __global__ void bad_early_exit_reduction_kernel1(float* out, unsigned n) 
 }
 static __global__ void bad_deadlock_kernel1(float* out) {
     if (threadIdx.x == 3) { __syncthreads(); }
-    out[threadIdx.x] = warp_sum(1.0f);
-    if (threadIdx.x != 3) { __syncthreads(); }
+    out[threadIdx.x] = warp_sum(1.0f);  // 31 lanes here, one at the barrier: nobody can go on
 }
 
 // ----------------------------------------------------------------------------
 // warps
 
 static __global__ void bad_wrong_mask_kernel1(float* out) {
-    unsigned mask = threadIdx.x % 2 ? 0xffffffffu : 0x55555555u;
+    unsigned mask = threadIdx.x == 7 ? 0x7fffffffu : FULL_MASK;
+    out[threadIdx.x] = __shfl_xor_sync(mask, (float)threadIdx.x, 2);
+}
+static __global__ void bad_mask_of_others_kernel1(float* out) {
+    unsigned mask = threadIdx.x % 2 ? FULL_MASK : 0x55555555u;  // the even lanes never come to the odd lanes' shuffle
     out[threadIdx.x] = __shfl_xor_sync(mask, (float)threadIdx.x, 2);
 }
 static __global__ void bad_mask_without_caller_kernel1(float* out) { out[threadIdx.x] = __shfl_sync(0x0000ffffu, (float)threadIdx.x, 0); }
@@ -240,11 +243,12 @@ static const BadKernel bad_kernels[] = {
     {"early_exit_before_barrier", bad_run_n<bad_early_exit_kernel1, 50>, "[cpu device: early-exit]", false},
     {"early_exit_before_barrier_first", bad_run_n<bad_early_exit_first_kernel1, 50>, "[cpu device: early-exit]", false},
     {"early_exit_before_reduction", bad_run_n<bad_early_exit_reduction_kernel1, 20>, "[cpu device: early-exit]", false},
-    {"deadlock", bad_run<bad_deadlock_kernel1>, "[cpu device: deadlock]", false},
+    {"deadlock", bad_run_threads<bad_deadlock_kernel1, 32>, "[cpu device: deadlock]", false},
     {"wrong_mask", bad_run<bad_wrong_mask_kernel1>, "[cpu device: wrong-mask]", false},
+    {"mask_of_others", bad_run<bad_mask_of_others_kernel1>, "[cpu device: early-exit]", false},
     {"mask_without_caller", bad_run<bad_mask_without_caller_kernel1>, "[cpu device: mask-without-caller]", false},
     {"shuffle_source", bad_run<bad_shuffle_source_kernel1>, "[cpu device: shuffle-source]", false},
-    {"shuffle_site", bad_run<bad_shuffle_site_kernel1>, "[cpu device: wrong-mask]", false},
+    {"shuffle_site", bad_run<bad_shuffle_site_kernel1>, "[cpu device: divergent-collective]", false},
     {"shuffle_width", bad_run<bad_shuffle_width_kernel1>, "[cpu device: shuffle-width]", false},
     {"partial_warp", bad_run_threads<bad_partial_warp_kernel1, 40>, "[cpu device: partial-warp]", false},
     {"partial_block", bad_run_threads<bad_partial_block_kernel1, 40>, "[cpu device: partial-warp]", false},
@@ -268,7 +272,7 @@ static const BadKernel bad_kernels[] = {
     {"trap", bad_run<bad_trap_kernel1>, "[cpu device: trap]", false},
     {"stack_overflow", bad_run<bad_stack_kernel1>, CPU_ASAN ? "stack-overflow" : "[cpu device: stack-overflow]", false},
     {"out_of_bounds", bad_out_of_bounds, "heap-buffer-overflow", true},
-    {"static_shared_out_of_bounds", bad_run<bad_static_shared_kernel1>, "heap-buffer-overflow", true},
+    {"static_shared_out_of_bounds", bad_run<bad_static_shared_kernel1>, "out of bounds", true},
     {"dynamic_shared_out_of_bounds", bad_dynamic_shared, "heap-buffer-overflow", true},
     {"misaligned_16_bytes", bad_misaligned, "misaligned address", true},
 };

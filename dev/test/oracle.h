@@ -10,9 +10,11 @@
 #define DEV_TEST_ORACLE_H
 
 #include <float.h>
+#include <limits.h>
 #include <vector>
 
 #include "dev/test/test.h"
+#include "llmc/fp8_recipe.cuh"
 #include "llmc/gpu.cuh"
 
 typedef std::vector<float> Floats;
@@ -29,10 +31,15 @@ static inline Lab lab_init(void) {
     device_init(&lab.dev, 0);
     return lab;
 }
-// n elements of device memory, exactly (ASan sees the end), filled with 0xff: NaN in every float type, so that what a kernel forgets to write shows.
+// n elements of device memory, exactly (ASan sees the end), filled with poison, by default NaN in every float type: what a kernel forgets to write shows.
 template <class T> static inline T* lab_alloc(Lab* lab, size_t n) {
     T* p = (T*)device_alloc(&lab->dev, MEM_SCRATCH, "a test", n * sizeof(T));
-    if (p) { cudaCheck(cudaMemsetAsync(p, 0xff, n * sizeof(T), lab->dev.stream)); }
+#ifdef GPT_CPU_DEVICE
+    const int poison = (int)cpu_modes()->poison;
+#else
+    const int poison = 0xff;
+#endif
+    if (p) { cudaCheck(cudaMemsetAsync(p, poison, n * sizeof(T), lab->dev.stream)); }
     lab->owned.push_back(p);
     return p;
 }
@@ -131,6 +138,45 @@ static inline long first_difference(const Floats& a, const Floats& b) {
     } while (0)
 
 // ----------------------------------------------------------------------------
+// FP8, one value at a time
+
+// The value of a code, from the definition of the formats: S.EEEE.MMM with bias 7, S.EEEEE.MM with bias 15.
+static inline double ref_decode(Fp8Format f, int code) {
+    const int mantissa_bits = f == FP8_E4M3 ? 3 : 2, bias = f == FP8_E4M3 ? 7 : 15, top = f == FP8_E4M3 ? 15 : 31;
+    int e = (code & 0x7f) >> mantissa_bits, m = code & ((1 << mantissa_bits) - 1);
+    double x = e == 0 ? ldexp(m, 1 - bias - mantissa_bits) : ldexp((1 << mantissa_bits) + m, e - bias - mantissa_bits);
+    if (f == FP8_E4M3 && (code & 0x7f) == 0x7f) { x = NAN; }
+    if (f == FP8_E5M2 && e == top) { x = m ? NAN : INFINITY; }
+    return code & 0x80 ? -x : x;
+}
+
+// The non-negative values of a format in order, and one more step: what does not fit goes there.
+typedef struct { double value[130]; int largest; } RefTable;
+static inline RefTable ref_table_make(Fp8Format f) {
+    RefTable t;
+    t.largest = f == FP8_E4M3 ? 0x7e : 0x7b;
+    for (int i = 0; i <= t.largest; i++) { t.value[i] = ref_decode(f, i); }
+    t.value[t.largest + 1] = 2 * t.value[t.largest] - t.value[t.largest - 1];
+    return t;
+}
+static inline const RefTable* ref_table(Fp8Format f) {
+    static const RefTable tables[2] = {ref_table_make(FP8_E4M3), ref_table_make(FP8_E5M2)};
+    return &tables[f];
+}
+// The code nearest to y, ties to the even code; what rounds beyond the largest value becomes it, and is said to be saturated. NaN: 0x7f.
+static inline int ref_encode(const RefTable* t, float y, bool* saturated) {
+    *saturated = false;
+    if (isnan(y)) { return 0x7f; }
+    double a = fabs((double)y);
+    int lo = 0, hi = t->largest + 1;
+    while (hi - lo > 1) { int mid = (lo + hi) / 2; if (t->value[mid] <= a) { lo = mid; } else { hi = mid; } }
+    double below = a - t->value[lo], above = t->value[hi] - a;
+    int code = a >= t->value[hi] ? hi : below < above || (below == above && lo % 2 == 0) ? lo : hi;
+    *saturated = code > t->largest;
+    return (*saturated ? t->largest : code) | (signbit(y) ? 0x80 : 0);
+}
+
+// ----------------------------------------------------------------------------
 // inputs
 
 typedef enum { INPUT_ARANGE, INPUT_RANDOM, INPUT_EXTREME, INPUT_INTEGER, NUM_INPUTS } Input;
@@ -158,7 +204,7 @@ template <class T> static inline Floats make_input(Input input, size_t n, uint64
     return v;
 }
 // How often to repeat a shape of n elements with new seeds, so that the errors of tiny shapes are not those of a few lucky elements.
-static inline int repeats_for(size_t n) { return n >= 8192 ? 1 : n >= 1024 ? 3 : 8; }
+static inline int repeats_for(size_t n) { size_t repeats = 8192 / (n + 1) + 1; return repeats < 64 ? (int)repeats : 64; }
 
 // ----------------------------------------------------------------------------
 // earned tolerances
@@ -175,10 +221,12 @@ static inline double earned_error(double oracle, double x) {
     if (!isfinite(oracle) || !isfinite(x)) { return (isnan(oracle) && isnan(x)) || oracle == x ? 0.0 : INFINITY; }
     return fabs(x - oracle);
 }
-// Adds one tensor (rows,cols). Errors count in units of `scale`; 0: the largest magnitude of the oracle. A row's error is its Euclidean length over that
-// of the oracle's row; rows shorter than a thousandth of the longest are left to the largest error, since they may be zero but for cancellation.
+// Adds one tensor (rows,cols). Errors count in units of `scale`; 0: the largest magnitude of the oracle. A row's error is its Euclidean length, over that
+// of the longest row of the oracle; where T is coarse over its own row's, so that a wrong small row shows, unless that is a hundred times shorter: then it
+// shows in the largest error, and may be what is left of a cancellation.
 static inline void earned_add(Earned* e, const Doubles& oracle, const Floats& kernel, const Floats& naive, size_t rows, size_t cols, double scale = 0.0) {
     CHECK(oracle.size() == rows * cols && kernel.size() == rows * cols && naive.size() == rows * cols, "sizes %zu %zu %zu, not %zu x %zu", oracle.size(), kernel.size(), naive.size(), rows, cols);
+    const bool own = scale == 0.0 && e->floor > 0x1p-16;
     double most = scale, longest = scale * sqrt((double)cols);
     Doubles length(rows);
     for (size_t r = 0; r < rows; r++) {
@@ -189,7 +237,7 @@ static inline void earned_add(Earned* e, const Doubles& oracle, const Floats& ke
             sum += x * x;
             if (scale == 0.0 && fabs(x) > most) { most = fabs(x); }
         }
-        length[r] = scale != 0.0 ? longest : sqrt(sum);
+        length[r] = sqrt(sum);
         if (scale == 0.0 && length[r] > longest) { longest = length[r]; }
     }
     for (size_t r = 0; r < rows; r++) {
@@ -204,9 +252,9 @@ static inline void earned_add(Earned* e, const Doubles& oracle, const Floats& ke
             if (k > e->max_kernel) { e->max_kernel = k; }
             if (n > e->max_naive) { e->max_naive = n; }
         }
-        if (length[r] < 1e-3 * longest || length[r] == 0) { continue; }
-        kernel_sum = sqrt(kernel_sum) / length[r];
-        naive_sum = sqrt(naive_sum) / length[r];
+        if (longest == 0 || (own && length[r] < 1e-2 * longest)) { continue; }
+        kernel_sum = sqrt(kernel_sum) / (own ? length[r] : longest);
+        naive_sum = sqrt(naive_sum) / (own ? length[r] : longest);
         if (kernel_sum > e->row_kernel) { e->row_kernel = kernel_sum; }
         if (naive_sum > e->row_naive) { e->row_naive = naive_sum; }
     }
@@ -227,6 +275,43 @@ __attribute__((format(printf, 2, 3))) static inline void earned_check(const Earn
     }
     CHECK(earned_holds(e), "%s: largest error %.3g (naive %.3g), worst row %.3g (naive %.3g), floor %.3g, %ld elements: above twice the naive version's", what,
           e->max_kernel, e->max_naive, e->row_kernel, e->row_naive, e->floor, e->elements);
+}
+
+// ----------------------------------------------------------------------------
+// a naive dot product of the precision of what multiplies matrices
+
+// How many fraction bits sums keep: 0 for plain float. Tensor cores add a group of products to the sum after cutting all of them, toward zero, to a
+// multiple of 2^-bits of the largest exponent: 13 bits where FP8 is multiplied, 23 for BF16 (more on newer chips).
+static inline int naive_sum_bits(const Device* dev, bool f32, bool fp8, bool fast_accum) {
+    if (f32) { return 0; }
+#ifdef GPT_CPU_DEVICE
+    (void)dev;
+    return fp8 && fast_accum && cpu_modes()->hopper_acc ? 13 : 0;
+#else
+    (void)dev; (void)fast_accum;
+    return fp8 ? 13 : 23;
+#endif
+}
+// a . b over n elements at distances sa, sb, from the start value sum. step: products of a group.
+static inline float naive_dot(float sum, const float* a, size_t sa, const float* b, size_t sb, int n, int bits, int step) {
+    if (bits == 0) {
+        for (int i = 0; i < n; i++) { sum += a[i * sa] * b[i * sb]; }
+        return sum;
+    }
+    for (int i0 = 0; i0 < n; i0 += step) {
+        int i1 = i0 + step < n ? i0 + step : n, top = sum == 0 ? INT_MIN : ilogb(sum);
+        for (int i = i0; i < i1; i++) {
+            double p = (double)a[i * sa] * b[i * sb];
+            if (p != 0) { int e = ilogb(a[i * sa]) + ilogb(b[i * sb]); top = e > top ? e : top; }
+        }
+        if (top == INT_MIN) { continue; }
+        double unit = ldexp(1.0, top - bits), total = trunc(sum / unit);
+        for (int i = i0; i < i1; i++) { total += trunc((double)a[i * sa] * b[i * sb] / unit); }
+        total *= unit;
+        if (total != 0) { unit = ldexp(1.0, ilogb(total) - bits); total = trunc(total / unit) * unit; }
+        sum = (float)total;
+    }
+    return sum;
 }
 
 // ----------------------------------------------------------------------------
@@ -258,19 +343,20 @@ static inline double dot(const Doubles& a, const Doubles& b) {
 
 // ----------------------------------------------------------------------------
 // repetition: run() launches kernels on fresh buffers and returns a vector. Every run gives the same bits; on the CPU device also under every order of
-// blocks and threads, for other numbers of multiprocessors, and with poisoned memory.
+// blocks and threads, for other numbers of multiprocessors, and whatever fresh memory holds.
 template <class F> static inline void check_repeats(const char* name, F run) {
     auto first = run();
     CHECK(!first.empty(), "%s: nothing to compare", name);
     CHECK(same_bits(first, run()), "%s: two runs differ", name);
 #ifdef GPT_CPU_DEVICE
     const CpuModes saved = *cpu_modes();
-    const long long orders[] = {CPU_ORDER_REVERSE, 3, 77};
+    const long long orders[] = {CPU_ORDER_REVERSE, 3, 77}, sms[] = {1, 7, 132}, poisons[] = {0xff, 0xff, 0x3c};
     for (int i = 0; i < 3; i++) {
         cpu_modes()->order = orders[i];
-        cpu_modes()->sms = i == 0 ? 1 : i == 1 ? 7 : 132;
+        cpu_modes()->sms = sms[i];
+        cpu_modes()->poison = poisons[i];
         cpu_modes()->check = 1;
-        CHECK(same_bits(first, run()), "%s: GPT_CPU_ORDER=%lld gives other bits", name, orders[i]);
+        CHECK(same_bits(first, run()), "%s: GPT_CPU_ORDER=%lld, GPT_CPU_POISON=%lld: other bits", name, orders[i], poisons[i]);
         *cpu_modes() = saved;
     }
 #endif

@@ -100,13 +100,15 @@ static void check_step(bool fp8, int recompute) {
     double ms, update_ms;
     profile_begin();
     bench_step(g, &o, 0, &loss, &norm, &ms, &update_ms);
-    std::map<std::string, double> classes = profile_end(), bytes = bench_step_bytes(g), flops;
+    ClassNumbers classes = profile_end(), bytes = bench_step_bytes(g), flops;
     double sum = 0.0;
     for (const GemmRow& r : bench_collect_products(dev)) {
         flops[r.used_as] += gemm_flops(&r.shape) * r.calls;
         sum += gemm_flops(&r.shape) * r.calls;
     }
-    for (auto& each : classes) { CHECK((bytes.count(each.first) > 0) != (flops.count(each.first) > 0), "class '%s' has neither bytes nor operations, or both", each.first.c_str()); }
+    for (auto& each : classes) {
+        CHECK((bytes.count(each.first) > 0) != (flops.count(each.first) > 0), "class '%s' has neither bytes nor operations, or both", each.first.c_str());
+    }
     for (auto& each : bytes) { CHECK(each.first == "memset" || classes.count(each.first), "no kernel of class '%s' ran", each.first.c_str()); }
     for (auto& each : bytes) { CHECK(each.second > 0 && isfinite(each.second), "class '%s': %g bytes", each.first.c_str(), each.second); }
     const double N = B * T, C = m.C, L = m.L, Vp = config.padded_vocab_size;
@@ -119,6 +121,38 @@ static void test_bench_step_is_accounted_for(void) {
     check_step<bf16>(true, 2);
     check_step<bf16>(false, 0);
     check_step<float>(false, 1);
+}
+
+// A product is timed, a refused one is not run, and the fill makes no NaN.
+static void test_bench_products_are_timed(void) {
+    for (int arch : {80, 90}) {
+        Device* dev = device_playing(arch);
+        GemmBench t;
+        gemm_bench_init(&t, dev);
+        const bool fp8 = arch == 90;
+        GemmRow rows[] = {
+            {linear_shape(PASS_FPROP, 32, 64, 96, DTYPE_E4M3, DTYPE_E4M3, DTYPE_E5M2, DTYPE_BF16, true, true), "fprop", "gemm fprop", 1, NAN, false},
+            {linear_shape(PASS_WGRAD, 32, 64, 96, DTYPE_E4M3, DTYPE_E4M3, DTYPE_E5M2, DTYPE_BF16, true, false), "wgrad", "gemm wgrad", 1, NAN, false},
+            {linear_shape(PASS_DGRAD, 32, 64, 96, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, false, false), "dgrad", "gemm dgrad", 1, NAN, false},
+            {attention_apply_shape(DTYPE_F32, 3, 24, 16, true, 64, 64), "attention", "gemm attention", 1, NAN, false}};
+        for (int i = 0; i < 4; i++) {
+            bench_gemm_row(&t, &rows[i]);
+            bool runs = fp8 || i >= 2;
+            CHECK(rows[i].refused == !runs, "arch %d, %s: refused %d", arch, rows[i].name.c_str(), rows[i].refused);
+            CHECK(runs ? rows[i].ms > 0 && rows[i].ms < 1e4 : isnan(rows[i].ms), "arch %d, %s: %g ms", arch, rows[i].name.c_str(), rows[i].ms);
+        }
+        for (int e5m2 = 0; e5m2 < 2; e5m2++) {
+            bench_operand(dev, &t.a, 4096, e5m2 ? DTYPE_E5M2 : DTYPE_E4M3, 7);
+            int wrong = 0, distinct[256] = {0}, kinds = 0;
+            for (size_t i = 0; i < t.a.bytes; i++) {
+                uint8_t code = ((uint8_t*)t.a.data)[i];
+                wrong += (code & 0x7f) >= (e5m2 ? 0x7c : 0x7f);  // inf, NaN
+                kinds += distinct[code]++ == 0;
+            }
+            CHECK(wrong == 0 && kinds > 50, "%d codes are not finite, %d kinds of codes", wrong, kinds);
+        }
+        gemm_bench_free(&t);
+    }
 }
 
 // The tokens are those of a uniform distribution over V, and other ones at every step.
@@ -212,7 +246,8 @@ int main(int argc, char** argv) {
         {"test_bench_median_even_and_odd", test_bench_median_even_and_odd, QUICK},
         {"test_bench_memory_equals_ledger", test_bench_memory_equals_ledger, QUICK},
         {"test_bench_batch_fits_memory", test_bench_batch_fits_memory, QUICK},
-        {"test_bench_step_is_accounted_for", test_bench_step_is_accounted_for, QUICK},
+        {"test_bench_step_is_accounted_for", test_bench_step_is_accounted_for, SLOW},
+        {"test_bench_products_are_timed", test_bench_products_are_timed, QUICK},
         {"test_bench_tokens_in_range", test_bench_tokens_in_range, QUICK},
         {"test_bench_probe_follows_architecture", test_bench_probe_follows_architecture, QUICK},
         {"test_bench_probe_questions_differ", test_bench_probe_questions_differ, QUICK},

@@ -438,7 +438,7 @@ static float gelu_derivative_lowp(float x) {
     return s + 2.0f * x * s * (1.0f - s) * 0.79788456f * (1.0f + 3.0f * 0.044715f * x * x);
 }
 
-// the inputs of one test: a ramp through the curved part in rows of similar size (so that the worst row sees the tails), and the other inputs
+// the inputs of one test: a ramp through the curved part, and the other inputs
 template <class T>
 static Floats gelu_input(int input, size_t n, int seed) {
     if (input != INPUT_ARANGE) { return make_input<T>((Input)input, n, seed, 3.0f); }
@@ -457,7 +457,7 @@ static void test_gelu(void) {
     const size_t sizes[] = {8, 24, 2040, 2048, 2056, 10000};
     for (size_t n : sizes) {
         for (int input = 0; input < NUM_INPUTS; input++) {
-            Earned out_error = earned<T>(), dinp_error = earned<T>();
+            Earned out_error = earned<T>(), dinp_error = earned<T>(), tail_error = earned<T>();
             for (int repeat = 0; repeat < repeats_for(n); repeat++) {
                 Floats x = gelu_input<T>(input, n, 2 * repeat + 1), g = make_input<T>(input == INPUT_ARANGE ? INPUT_ARANGE : INPUT_RANDOM, n, 2 * repeat + 2), out_lowp(n), dinp_lowp(n);
                 Doubles out_cpu(n), dinp_cpu(n);
@@ -474,6 +474,9 @@ static void test_gelu(void) {
                 Floats got_out = lab_get(&lab, out, n), got_dinp = lab_get(&lab, dinp, n);
                 earned_add(&out_error, out_cpu, got_out, out_lowp, n / 8, 8);
                 earned_add(&dinp_error, dinp_cpu, got_dinp, dinp_lowp, n / 8, 8);
+                for (size_t i = 0; i < n && input == INPUT_ARANGE; i += 8) {  // each part of the ramp for itself: small results are as precise as large ones
+                    earned_add(&tail_error, Doubles(&out_cpu[i], &out_cpu[i] + 8), Floats(&got_out[i], &got_out[i] + 8), Floats(&out_lowp[i], &out_lowp[i] + 8), 1, 8);
+                }
                 std::vector<unsigned> bits = lab_download(&lab, amax, 2);
                 CHECK(bits[0] == max_bits(got_out) && bits[1] == max_bits(got_dinp), "amaxes %08x %08x, should be %08x %08x", bits[0], bits[1], max_bits(got_out), max_bits(got_dinp));
                 // without amaxes, and backward in place
@@ -484,6 +487,7 @@ static void test_gelu(void) {
             }
             earned_check(&out_error, "gelu out %s n %zu %s", type_name<T>(), n, input_names[input]);
             earned_check(&dinp_error, "gelu dinp %s n %zu %s", type_name<T>(), n, input_names[input]);
+            if (input == INPUT_ARANGE) { earned_check(&tail_error, "gelu out by parts %s n %zu", type_name<T>(), n); }
         }
     }
 }
@@ -667,7 +671,7 @@ static void test_oracle_finds_planted_errors(void) {
     bad[17 * C + 3] += sizeof(T) == 2 ? 0.03f : 1e-5f;
     CHECK(!holds(bad), "one wrong element passes");
     bad = good;
-    for (int c = 0; c < C; c++) { bad[5 * C + c] *= sizeof(T) == 2 ? 1.02f : 1.000002f; }
+    for (int c = 0; c < C; c++) { bad[5 * C + c] *= sizeof(T) == 2 ? 1.02f : 1.00001f; }
     CHECK(!holds(bad), "a small row that is off by a factor passes");
     bad = good;
     for (int c = 0; c < C; c++) { std::swap(bad[8 * C + c], bad[9 * C + c]); }

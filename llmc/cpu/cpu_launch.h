@@ -9,7 +9,7 @@
  * Order:     threads run in ascending order, or reversed, or at random (GPT_CPU_ORDER), from one point of synchronisation to the next. Nothing else
  *            is promised: code that relies on lanes moving in step fails here.
  * Reductions add in the order of the CUDA build's butterfly (llmc/device.cuh), bit for bit.
- * State:     one CpuWorker an OS thread (cpu_worker), freed never; cpu_ids, the indices of the running CUDA thread.
+ * State:     one CpuWorker an OS thread (cpu_worker), freed with the thread; cpu_ids, the indices of the running CUDA thread.
  * Tests:     dev/test/test_cpu_device.cu
  */
 #ifndef LLMC_CPU_LAUNCH_H
@@ -49,7 +49,8 @@ typedef struct {
     dim3 grid, block;
     size_t blocks, smem;
     unsigned threads, warps;
-    void (*run)(struct CpuWorker*, const void* args);   // starts threads on this stack: see cpu_run_threads
+    void (*run)(struct CpuWorker*, const void* args);                       // a block whose threads do not wait, or until one does
+    void (*run_tracked)(struct CpuWorker*, const void* args, bool ended);   // any block, on any stack
     const void* args;
 } CpuLaunch;
 
@@ -61,7 +62,7 @@ typedef struct CpuWorker {
     unsigned long launch_number;
     bool in_kernel;
     // threads of the block
-    bool tracking;              // false: threads 0 .. next-2 have ended, nobody ever waited, and the masks below mean nothing yet
+    bool tracking;              // false: nobody has waited yet, threads up to the running one have ended, the others not started; masks mean nothing
     bool check;                 // modes of this launch
     bool ordered;               // not the forward order: pick at random, or from the end
     long long order;
@@ -90,6 +91,7 @@ typedef struct CpuWorker {
     CpuFiber* parked;
     CpuFiber* of_thread[CPU_MAX_THREADS];
     int fibers;
+    void* signal_stack;
     // shared memory
     unsigned char *dynamic, *dynamic_alloc;
     size_t dynamic_bytes;
@@ -230,10 +232,11 @@ static inline void cpu_make_ready(CpuWorker* w, unsigned warp, unsigned lanes) {
     if (lanes) { w->ready_warps |= 1u << warp; }
 }
 
-// From here on the masks count. Called before the block's first wait: threads below `ended` have ended; those from next on have not started.
+// From here on the masks count. Called before the block's first wait: threads below ended_threads have ended, in forward order one runs.
 __attribute__((noinline))
 static void cpu_begin_tracking(CpuWorker* w, unsigned ended_threads) {
     w->tracking = true;
+    w->next = ended_threads + 1;
     w->exited = ended_threads;
     w->first_exit = 0;
     w->arrived = 0;
@@ -324,22 +327,26 @@ static unsigned cpu_exit_tracked(CpuWorker* w, CpuFiber** to) {
     return CPU_NONE;
 }
 
+static __forceinline__ void cpu_become(CpuWorker* w, unsigned thread, bool flat) {
+    cpu_ids.thread = thread;
+    cpu_ids.thread_idx = flat ? make_uint3(thread, 0, 0) : cpu_thread_position(w->launch, thread);
+}
+
 // Starts threads on this stack, one after the other. When none is left to start, the worker's own stack returns once all threads have ended, and any
-// other stack parks until a fresh thread takes it.
+// other stack parks until a fresh thread takes it. ended: a thread has just ended here, and its successor is to be found.
+// The kernel is called, not inlined: that happens in cpu_run_threads, and once is enough.
 template <auto kernel, class... P>
-static void cpu_run_threads(CpuWorker* w, const void* args) {
+static void cpu_run_threads_tracked(CpuWorker* w, const void* args, bool ended) {
     const std::tuple<P...>& tuple = *(const std::tuple<P...>*)args;
     const bool flat = w->launch->block.y * w->launch->block.z == 1;
-    const unsigned threads = w->launch->threads;
+    void (*function)(P...) = kernel;
+    __asm__("" : "+r"(function));
     for (unsigned thread = w->start;;) {
-        cpu_ids.thread = thread;
-        cpu_ids.thread_idx = flat ? make_uint3(thread, 0, 0) : cpu_thread_position(w->launch, thread);
-        std::apply([](const P&... p) __attribute__((always_inline)) { kernel(p...); }, tuple);
-        if (__builtin_expect(!w->tracking, 1)) {
-            if (w->next == threads) { return; }
-            thread = w->next++;
-            continue;
+        if (!ended) {
+            cpu_become(w, thread, flat);
+            std::apply([function](const P&... p) __attribute__((always_inline)) { function(p...); }, tuple);
         }
+        ended = false;
         CpuFiber *self = w->fiber, *to;
         thread = cpu_exit_tracked(w, &to);
         if (thread != CPU_NONE) { continue; }
@@ -354,10 +361,23 @@ static void cpu_run_threads(CpuWorker* w, const void* args) {
     }
 }
 
+// The plain loop, forward order, on the worker's own stack, until a thread turns out to have waited.
+template <auto kernel, class... P>
+static void cpu_run_threads(CpuWorker* w, const void* args) {
+    const std::tuple<P...>& tuple = *(const std::tuple<P...>*)args;
+    const bool flat = w->launch->block.y * w->launch->block.z == 1;
+    const unsigned threads = w->launch->threads;
+    for (unsigned thread = 0; thread < threads; thread++) {
+        cpu_become(w, thread, flat);
+        std::apply([](const P&... p) __attribute__((always_inline)) { kernel(p...); }, tuple);
+        if (__builtin_expect(w->tracking, 0)) { cpu_run_threads_tracked<kernel, P...>(w, args, true); return; }
+    }
+}
+
 static void cpu_fiber_main(void) {
     cpu_fiber_started();
     CpuWorker* w = cpu_worker;
-    w->launch->run(w, w->launch->args);  // never returns on this stack
+    w->launch->run_tracked(w, w->launch->args, false);  // never returns on this stack
     __builtin_trap();
 }
 
@@ -413,8 +433,9 @@ static inline int cpu_syncthreads_and(int predicate, const char* site) { return 
 // ----------------------------------------------------------------------------
 // warp collectives
 
-__attribute__((noreturn, noinline, cold))
-static void cpu_fail_mask(CpuWorker* w, unsigned mask, const char* site) {
+// Called when a mask looks wrong: returns if it is right after all.
+__attribute__((noinline, cold))
+static void cpu_check_mask(CpuWorker* w, unsigned mask, const char* site) {
     unsigned me = cpu_ids.thread, warp = me / CPU_WARP, lane = me % CPU_WARP, others = w->waiting[warp] & mask;
     if (!(mask >> lane & 1)) { cpu_fail("mask-without-caller", true, "name only lanes that execute the collective", "lane %u is not in its own mask %08x at %s", lane, mask, site); }
     if (mask & ~w->exists[warp]) {
@@ -424,29 +445,45 @@ static void cpu_fail_mask(CpuWorker* w, unsigned mask, const char* site) {
     if (mask & w->done[warp]) {
         cpu_fail("early-exit", true, "all lanes of the mask must reach the collective", "lanes %08x of mask %08x have ended before the collective at %s", mask & w->done[warp], mask, site);
     }
-    unsigned lane2 = (unsigned)__builtin_ctz(others), other = warp * CPU_WARP + lane2;
-    cpu_fail("wrong-mask", true, "all lanes of a mask must execute the same collective with the same mask",
-             "lane %u has mask %08x at %s while lane %u waits with mask %08x at %s", lane, mask, site, lane2, w->mask[other], w->site[other]);
+    // lanes that name each other must be at the same collective; one whose mask does not name this lane may still come here afterwards
+    for (unsigned lanes = others; lanes; lanes &= lanes - 1) {
+        unsigned lane2 = (unsigned)__builtin_ctz(lanes), other = warp * CPU_WARP + lane2;
+        if (!(w->mask[other] >> lane & 1) || (w->mask[other] == mask && w->site[other] == site)) { continue; }
+        cpu_fail(w->mask[other] == mask ? "divergent-collective" : "wrong-mask", true, "all lanes of a mask must execute the same collective with the same mask",
+                 "lane %u has mask %08x at %s while lane %u waits with mask %08x at %s", lane, mask, site, lane2, w->mask[other], w->site[other]);
+    }
+}
+
+// Do all lanes of the mask but this one wait here, with this mask?
+static __forceinline__ bool cpu_all_wait_here(const CpuWorker* w, unsigned warp, unsigned others, unsigned mask, const char* site) {
+    const unsigned* masks = w->mask + warp * CPU_WARP;
+    const char* const* sites = w->site + warp * CPU_WARP;
+    unsigned elsewhere = 0;
+    for (unsigned i = 0; i < CPU_WARP; i++) { elsewhere |= (unsigned)((masks[i] != mask) | (sites[i] != site)) << i; }
+    return !(elsewhere & others);
 }
 
 // One more lane is at a collective of the lanes in mask. True: it is the last one; the others are ready to go on.
 static __forceinline__ bool cpu_warp_arrive(CpuWorker* w, unsigned mask, const char* site) {
     const unsigned me = cpu_ids.thread, warp = me / CPU_WARP, bit = 1u << me % CPU_WARP;
     if (__builtin_expect(!w->tracking, 0)) { cpu_begin_tracking(w, me); }
-    unsigned others = w->waiting[warp] & mask;
-    bool wrong = !(mask & bit) || (mask & ~(w->exists[warp] & ~w->done[warp]));
+    const unsigned others = w->waiting[warp] & mask;
+    bool doubtful = !(mask & bit) || (mask & ~(w->exists[warp] & ~w->done[warp]));
     if (others) {
         unsigned other = warp * CPU_WARP + (unsigned)__builtin_ctz(others);
-        wrong = wrong || w->mask[other] != mask || w->site[other] != site;
+        doubtful = doubtful || w->mask[other] != mask || w->site[other] != site;
     }
-    if (__builtin_expect(wrong, 0)) { w->site[me] = site; cpu_fail_mask(w, mask, site); }
+    bool last = (others | bit) == mask;
+    if (last && !cpu_all_wait_here(w, warp, others, mask, site)) { doubtful = true; last = false; }
+    w->site[me] = site;
     w->mask[me] = mask;
-    if ((others | bit) == mask) {
+    if (__builtin_expect(doubtful, 0)) { cpu_check_mask(w, mask, site); }
+    if (last) {
+        w->site[me] = NULL;
         w->waiting[warp] &= ~mask;
         cpu_make_ready(w, warp, mask & ~bit);
         return true;
     }
-    w->site[me] = site;
     w->waiting[warp] |= bit;
     return false;
 }
@@ -463,14 +500,16 @@ template <class T> static __forceinline__ T cpu_from_slot(uint64_t slot) {
     return value;
 }
 
-static inline void cpu_syncwarp(const char* site, unsigned mask = 0xffffffffu) {
+static inline void cpu_syncwarp(const char* site, unsigned mask) {
     CpuWorker* w = cpu_kernel_worker(site);
     // the whole warp, as __syncwarp() means, is what there is of a partial one
     if (mask == 0xffffffffu && cpu_ids.thread / CPU_WARP == w->launch->threads / CPU_WARP) { mask = (1u << w->launch->threads % CPU_WARP) - 1u; }
     if (!cpu_warp_arrive(w, mask, site)) { cpu_suspend(w); }
 }
 
-// What the lane `source` of the mask holds. kind: of the caller, for messages.
+struct CpuSyncwarp { const char* site; void operator()(unsigned mask = 0xffffffffu) const { cpu_syncwarp(site, mask); } };
+
+// What the lane `source` of the mask holds.
 static inline uint64_t cpu_shuffle(uint64_t value, unsigned source, unsigned mask, const char* site) {
     CpuWorker* w = cpu_kernel_worker(site);
     const unsigned me = cpu_ids.thread, base = me / CPU_WARP * CPU_WARP;
@@ -545,7 +584,7 @@ template <int op, class T> static inline T cpu_reduce_lanes(const char* site, un
     return total;
 }
 
-#define __syncwarp(...) cpu_syncwarp(CPU_SITE, ##__VA_ARGS__)
+#define __syncwarp(...) CpuSyncwarp{CPU_SITE}(__VA_ARGS__)
 #define __shfl_sync(...) cpu_shfl(CPU_SITE, __VA_ARGS__)
 #define __shfl_up_sync(...) cpu_shfl_up(CPU_SITE, __VA_ARGS__)
 #define __shfl_down_sync(...) cpu_shfl_down(CPU_SITE, __VA_ARGS__)
@@ -697,12 +736,33 @@ static inline void cpu_on_segv(int number, siginfo_t* info, void* context) {
     if (w && w->in_kernel && w->fiber && w->fiber->base) {
         const char *at = (const char*)info->si_addr, *base = w->fiber->base;
         if (at >= base && at < (const char*)w->fiber->stack_bottom) {
-            cpu_fail("stack-overflow", false, "keep large arrays in shared or device memory", "a thread that shares its stack with no other has used all of its %d KiB", CPU_STACK_BYTES / 1024);
+            cpu_fail("stack-overflow", false, "keep large arrays in shared or device memory", "a thread has used all %d KiB of its stack", CPU_STACK_BYTES / 1024);
         }
     }
     signal(number, SIG_DFL);  // and the instruction that faulted faults again
 }
 #endif
+
+// Runs when an OS thread that launched kernels ends.
+static inline void cpu_worker_free(void* worker) {
+    CpuWorker* w = (CpuWorker*)worker;
+    while (CpuFiber* fiber = w->parked) { w->parked = fiber->next; cpu_fiber_free(fiber); }
+    for (int i = 0; CPU_ASAN && i < CPU_SHARED_SITES; i++) { free(w->shared[i].address); }
+    if (w->signal_stack) {
+        stack_t none = {NULL, SS_DISABLE, 0};
+        sigaltstack(&none, NULL);
+        free(w->signal_stack);
+    }
+    free(w->dynamic_alloc);
+    free(w->arena);
+    free(w);
+    cpu_worker = NULL;
+}
+inline void cpu_worker_free_at_exit(CpuWorker* w) {
+    static pthread_key_t key;
+    static bool made = pthread_key_create(&key, cpu_worker_free) == 0;
+    if (made) { pthread_setspecific(key, w); }
+}
 
 static inline CpuWorker* cpu_worker_get(void) {
     if (cpu_worker) { return cpu_worker; }
@@ -719,7 +779,8 @@ static inline CpuWorker* cpu_worker_get(void) {
 #if !CPU_ASAN
     struct sigaction old;
     stack_t alternative = {malloc(65536), 0, 65536};
-    if (alternative.ss_sp && sigaltstack(&alternative, NULL) == 0 && sigaction(SIGSEGV, NULL, &old) == 0 && old.sa_handler == SIG_DFL) {
+    w->signal_stack = alternative.ss_sp;
+    if (w->signal_stack && sigaltstack(&alternative, NULL) == 0 && sigaction(SIGSEGV, NULL, &old) == 0 && old.sa_handler == SIG_DFL) {
         struct sigaction action;
         memset(&action, 0, sizeof(action));
         action.sa_sigaction = cpu_on_segv;
@@ -727,6 +788,7 @@ static inline CpuWorker* cpu_worker_get(void) {
         sigaction(SIGSEGV, &action, NULL);
     }
 #endif
+    cpu_worker_free_at_exit(w);
     return cpu_worker = w;
 }
 
@@ -771,8 +833,6 @@ static inline void cpu_run_block(CpuWorker* w, size_t number) {
     }
     w->tracking = false;
     w->fiber = &w->main;
-    w->next = 1;
-    w->start = 0;
     if (w->check) {
         for (int i = 0; i < w->active_count; i++) { cpu_shared_poison(w->shared[w->active[i]].address, w->shared[w->active[i]].bytes); }
         if (w->dynamic) { cpu_shared_poison(w->dynamic, w->dynamic_bytes); }
@@ -784,8 +844,10 @@ static inline void cpu_run_block(CpuWorker* w, size_t number) {
         for (unsigned warp = 0; warp < launch->warps; warp++) { w->unstarted[warp] = w->exists[warp]; w->ready_warps |= 1u << warp; }
         bool fresh;
         w->start = cpu_pick(w, &fresh);
+        launch->run_tracked(w, launch->args, false);
+    } else {
+        launch->run(w, launch->args);
     }
-    launch->run(w, launch->args);
     if (w->check) {
         for (int i = 0; i < w->active_count; i++) { CpuSharedSlot* slot = &w->shared[w->active[i]]; cpu_shared_check_gap(slot->address, slot->bytes, slot->name); }
         if (w->dynamic) { cpu_shared_check_gap(w->dynamic, w->dynamic_bytes, "(dynamic)"); }

@@ -181,8 +181,8 @@ static __forceinline__ float cpu_tanhf(float x) {
     q = cpu_fma(q, t, 4.701324574e-01f);
     q = cpu_fma(q, t, 1.0f);
     unsigned y = __builtin_bit_cast(unsigned, a * p / q);
-    y = (y < 0x3f800000u ? y : 0x3f800000u) | (u & 0x80000000u);
-    return __builtin_bit_cast(float, cpu_select(nan, u, y));
+    y = cpu_select(cpu_mask_less(magnitude, 0x41102d0eu), y < 0x3f800000u ? y : 0x3f800000u, 0x3f800000u);  // exactly 1 from 9.011 on
+    return __builtin_bit_cast(float, cpu_select(nan, u, y | (u & 0x80000000u)));
 }
 
 // Natural logarithm. log 0 = -inf, log of a negative number or NaN is NaN, log inf = inf; denormals are inputs like others.

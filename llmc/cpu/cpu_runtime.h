@@ -487,6 +487,7 @@ static inline void cpu_launch_as(void (*function)(P...), dim3 grid, dim3 block, 
     launch.threads = block.x * block.y * block.z;
     launch.warps = CEIL_DIV(launch.threads, CPU_WARP);
     launch.run = cpu_run_threads<kernel, P...>;
+    launch.run_tracked = cpu_run_threads_tracked<kernel, P...>;
     launch.args = &tuple;
     cpu_run_grid(&launch, &ns_per_block);
 }

@@ -66,7 +66,9 @@ typedef enum {
     CUBLASLT_POINTER_MODE_HOST = 0, CUBLASLT_POINTER_MODE_DEVICE = 1, CUBLASLT_POINTER_MODE_DEVICE_VECTOR = 2,
     CUBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_ZERO = 3, CUBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_HOST = 4
 } cublasLtPointerMode_t;
-typedef enum { CUBLASLT_ORDER_COL = 0, CUBLASLT_ORDER_ROW = 1, CUBLASLT_ORDER_COL32 = 2, CUBLASLT_ORDER_COL4_4R2_8C = 3, CUBLASLT_ORDER_COL32_2R_4R4 = 4 } cublasLtOrder_t;
+typedef enum {
+    CUBLASLT_ORDER_COL = 0, CUBLASLT_ORDER_ROW = 1, CUBLASLT_ORDER_COL32 = 2, CUBLASLT_ORDER_COL4_4R2_8C = 3, CUBLASLT_ORDER_COL32_2R_4R4 = 4
+} cublasLtOrder_t;
 typedef enum { CUBLASLT_BATCH_MODE_STRIDED = 0, CUBLASLT_BATCH_MODE_POINTER_ARRAY = 1 } cublasLtBatchMode_t;
 typedef enum {
     CUBLASLT_REDUCTION_SCHEME_NONE = 0, CUBLASLT_REDUCTION_SCHEME_INPLACE = 1, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2,
@@ -270,7 +272,8 @@ static inline cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayo
     switch (attribute) { CPU_LT_LAYOUT_TABLE(CPU_LT_SET) }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
-static inline cublasStatus_t cublasLtMatrixLayoutGetAttribute(cublasLtMatrixLayout_t p, cublasLtMatrixLayoutAttribute_t attribute, void* buf, size_t bytes, size_t* written) {
+static inline cublasStatus_t cublasLtMatrixLayoutGetAttribute(cublasLtMatrixLayout_t p, cublasLtMatrixLayoutAttribute_t attribute, void* buf, size_t bytes,
+                                                              size_t* written) {
     if (!p) { return CUBLAS_STATUS_INVALID_VALUE; }
     switch (attribute) { CPU_LT_LAYOUT_TABLE(CPU_LT_GET) }
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -288,7 +291,8 @@ static inline cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPrefer
     return *preference ? cublasLtMatmulPreferenceInit(*preference) : CUBLAS_STATUS_ALLOC_FAILED;
 }
 static inline cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) { free(preference); return CUBLAS_STATUS_SUCCESS; }
-static inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttributes_t attribute, const void* buf, size_t bytes) {
+static inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttributes_t attribute, const void* buf,
+                                                                  size_t bytes) {
     if (!p) { return CUBLAS_STATUS_INVALID_VALUE; }
     switch (attribute) { CPU_LT_PREFERENCE_TABLE(CPU_LT_SET) }
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -372,7 +376,9 @@ static inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMat
     q.B = B;
     q.C = C;
     q.D = D;
-    q.alpha = *(const float*)alpha;  // device memory is readable here; CUBLASLT_POINTER_MODE_DEVICE only says where it lies
+    q.alpha_at = alpha;
+    q.beta_at = beta;
+    q.alpha = *(const float*)alpha;  // device memory is readable here
     q.beta = *(const float*)beta;
     q.algo = algo;
     q.workspace = workspace;
@@ -380,8 +386,8 @@ static inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMat
     cublasStatus_t status = cpu_lt_check(&q);
     if (status != CUBLAS_STATUS_SUCCESS) { return status; }
     const bool check = cpu_modes()->check != 0, d8 = cpu_lt_is_fp8(d->type);
-    if (check && workspace) { memset(workspace, 0xff, cpu_lt_workspace_needed(&q)); }  // the real one writes there
-    cpu_gemm_settings()->poison = check;
+    if (check && workspace) { memset(workspace, (int)cpu_modes()->poison, cpu_lt_workspace_needed(&q)); }  // the real one writes there
+    cpu_gemm_settings()->poison = check ? (int)cpu_modes()->poison : -1;
 
     CpuGemm g = {};
     g.m = q.m;

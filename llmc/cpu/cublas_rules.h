@@ -10,6 +10,10 @@
 #ifndef LLMC_CPU_CUBLAS_RULES_H
 #define LLMC_CPU_CUBLAS_RULES_H
 
+#ifndef LLMC_CPU_CUBLASLT_H
+#error "include cublasLt.h, of which this is a part"
+#endif
+
 #define CPU_LT_WORKSPACE_BYTES ((size_t)1 << 20)  // what the one algorithm pretends to need; the real ones ask for 0 to 32 MiB
 
 typedef struct { uint32_t a, b, c, d; int32_t bias; bool device_runs; } CpuLtTypes;
@@ -25,6 +29,7 @@ typedef struct {
     // cublasLtMatmul only
     bool run;
     const void *A, *B, *C, *D;
+    const void *alpha_at, *beta_at;
     float alpha, beta;
     const cublasLtMatmulAlgo_t* algo;
     const void* workspace;
@@ -72,10 +77,11 @@ static inline bool cpu_lt_epilogue_ok(uint32_t e) {
     }
     return false;
 }
-// A scale mode that only these architectures have; 0 plays none in particular and has all modes.
 static inline bool cpu_lt_mode(const CpuLtQuery* q, int32_t mode) { return q->op->a_scale_mode == mode || q->op->b_scale_mode == mode; }
 static inline bool cpu_lt_scalar_modes(const CpuLtQuery* q) { return q->op->a_scale_mode == 0 && q->op->b_scale_mode == 0; }
-static inline bool cpu_lt_block_modes(const CpuLtQuery* q) { return cpu_lt_mode(q, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F) || cpu_lt_mode(q, CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F); }
+static inline bool cpu_lt_block_modes(const CpuLtQuery* q) {
+    return cpu_lt_mode(q, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F) || cpu_lt_mode(q, CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F);
+}
 static inline bool cpu_lt_mode_pair_ok(const CpuLtQuery* q) {
     const int32_t a = q->op->a_scale_mode, b = q->op->b_scale_mode;
     return a == b || (a == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F && b == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F) ||
@@ -101,7 +107,8 @@ static inline bool cpu_lt_on_device(const void* p, int64_t bytes) {
 static inline bool cpu_lt_device_or_null(const void* p, int64_t bytes) { return !p || cpu_lt_on_device(p, bytes); }
 // A scale is a float, or several, or bytes: only its beginning is looked at.
 static inline bool cpu_lt_scales_on_device(const cublasLtMatmulDescOpaque_t* op) {
-    return cpu_lt_device_or_null(op->a_scale, 4) && cpu_lt_device_or_null(op->b_scale, 4) && cpu_lt_device_or_null(op->c_scale, 4) && cpu_lt_device_or_null(op->d_scale, 4);
+    return cpu_lt_device_or_null(op->a_scale, 4) && cpu_lt_device_or_null(op->b_scale, 4) && cpu_lt_device_or_null(op->c_scale, 4) &&
+           cpu_lt_device_or_null(op->d_scale, 4);
 }
 static inline int64_t cpu_lt_bytes(const cublasLtMatrixLayoutOpaque_t* l) {
     const int64_t inner = (int64_t)(l->order == CUBLASLT_ORDER_ROW ? l->cols : l->rows), outer = (int64_t)(l->order == CUBLASLT_ORDER_ROW ? l->rows : l->cols);
@@ -166,7 +173,7 @@ static inline bool cpu_lt_same_layout(const cublasLtMatrixLayoutOpaque_t* x, con
       "FP8 needs every leading dimension to be a multiple of 16 bytes") \
     X(fp8_batch_stride, LIBRARY, PLAN, NOT_SUPPORTED, q->fp8 && (!cpu_lt_batch_16(q->a) || !cpu_lt_batch_16(q->b) || !cpu_lt_batch_16(q->c) || !cpu_lt_batch_16(q->d)), \
       "FP8 needs every batch offset to be a multiple of 16 bytes") \
-    /* scales */ \
+    /* scales. VEC128_32F and BLK128x128_32F also need M and N to be multiples of 4: fp8_m and fp8_n have seen to that */ \
     X(scale_ab, LIBRARY, PLAN, INVALID_VALUE, (q->op->a_scale && !cpu_lt_is_fp8(q->a->type)) || (q->op->b_scale && !cpu_lt_is_fp8(q->b->type)), \
       "A_SCALE_POINTER and B_SCALE_POINTER are for FP8 matrices") \
     X(scale_c, LIBRARY, PLAN, INVALID_VALUE, q->op->c_scale && !q->fp8, "C_SCALE_POINTER is for products of FP8 matrices") \
@@ -189,7 +196,6 @@ static inline bool cpu_lt_same_layout(const cublasLtMatrixLayoutOpaque_t* x, con
     X(mode_d_fp8, LIBRARY, PLAN, NOT_SUPPORTED, (cpu_lt_block_modes(q) || cpu_lt_mode(q, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F)) && cpu_lt_is_fp8(q->d->type), \
       "an FP8 D cannot be made with OUTER_VEC_32F, VEC128_32F or BLK128x128_32F scales") \
     X(mode_pointer, LIBRARY, PLAN, INVALID_VALUE, !cpu_lt_scalar_modes(q) && (!q->op->a_scale || !q->op->b_scale), "vector and block scale modes need A_SCALE_POINTER and B_SCALE_POINTER") \
-    X(mode_block_mn, LIBRARY, PLAN, NOT_SUPPORTED, cpu_lt_block_modes(q) && (q->m % 4 || q->n % 4), "VEC128_32F and BLK128x128_32F scales need M and N to be multiples of 4") \
     X(mode_d_out, DEVICE, PLAN, NOT_SUPPORTED, q->op->d_out_scale || q->op->d_out_scale_mode, "the CPU device does not make scales of D (D_OUT_SCALE)") \
     X(fast_accum, LIBRARY, PLAN, NOT_SUPPORTED, q->op->fast_accum && !q->fp8, "FAST_ACCUM is for FP8 matrices") \
     /* epilogues */ \
@@ -211,6 +217,8 @@ static inline bool cpu_lt_same_layout(const cublasLtMatrixLayoutOpaque_t* x, con
       "a matrix is not in device memory, or has been freed") \
     X(run_beyond, LIBRARY, RUN, INVALID_VALUE, !cpu_lt_matrix_on_device(q->A, q->a) || !cpu_lt_matrix_on_device(q->B, q->b) || !cpu_lt_matrix_on_device(q->D, q->d) || \
       (q->beta != 0.0f && !cpu_lt_matrix_on_device(q->C, q->c)), "a matrix reaches beyond its device allocation") \
+    X(run_alpha_beta, LIBRARY, RUN, INVALID_VALUE, cpu_lt_on_device(q->alpha_at, 4) != (q->op->pointer_mode == CUBLASLT_POINTER_MODE_DEVICE) || \
+      cpu_lt_on_device(q->beta_at, 4) != (q->op->pointer_mode == CUBLASLT_POINTER_MODE_DEVICE), "alpha and beta do not lie where POINTER_MODE says (host or device memory)") \
     X(run_fp8_align, LIBRARY, RUN, INVALID_VALUE, q->fp8 && (!cpu_lt_aligned(q->A, 16) || !cpu_lt_aligned(q->B, 16) || !cpu_lt_aligned(q->C, 16) || !cpu_lt_aligned(q->D, 16)), \
       "FP8 needs every matrix pointer aligned to 16 bytes") \
     X(run_algo, LIBRARY, RUN, INVALID_VALUE, q->algo && q->algo->data[0] != CPU_LT_ALGO_MAGIC, "the algorithm is not from cublasLtMatmulAlgoGetHeuristic") \
@@ -262,12 +270,13 @@ static inline const char* cpu_lt_type_name(uint32_t type) {
     return "another type";
 }
 static inline cublasStatus_t cpu_lt_refuse_query(const CpuLtQuery* q, cublasStatus_t status, const char* rule, const char* why) {
-    char arch[32] = "no GPU in particular";
+    char arch[64] = "no GPU in particular";
     if (q->arch) { snprintf(arch, sizeof(arch), "compute capability %d.%d", q->arch / 10, q->arch % 10); }
-    snprintf(cpu_lt_reason(), 1024, "%s: %s (m %lld n %lld k %lld batch %d; A %s %c ld %lld, B %s %c ld %lld, C %s ld %lld, D %s ld %lld; epilogue %u; %s)", rule, why,
-             (long long)q->m, (long long)q->n, (long long)q->k, q->d->batch_count, cpu_lt_type_name(q->a->type), q->op->trans_a == CUBLAS_OP_N ? 'N' : 'T', (long long)q->a->ld,
-             cpu_lt_type_name(q->b->type), q->op->trans_b == CUBLAS_OP_N ? 'N' : 'T', (long long)q->b->ld, cpu_lt_type_name(q->c->type), (long long)q->c->ld,
-             cpu_lt_type_name(q->d->type), (long long)q->d->ld, q->op->epilogue, arch);
+    const int used = snprintf(cpu_lt_reason(), 1024, "%s: %s (m %lld n %lld k %lld batch %d; ", rule, why, (long long)q->m, (long long)q->n, (long long)q->k, q->d->batch_count);
+    snprintf(cpu_lt_reason() + used, 1024 - used, "A %s %c ld %lld, B %s %c ld %lld, C %s ld %lld, D %s ld %lld; epilogue %u; %s)",
+             cpu_lt_type_name(q->a->type), q->op->trans_a == CUBLAS_OP_N ? 'N' : 'T', (long long)q->a->ld,
+             cpu_lt_type_name(q->b->type), q->op->trans_b == CUBLAS_OP_N ? 'N' : 'T', (long long)q->b->ld,
+             cpu_lt_type_name(q->c->type), (long long)q->c->ld, cpu_lt_type_name(q->d->type), (long long)q->d->ld, q->op->epilogue, arch);
     return status;
 }
 

@@ -50,16 +50,24 @@ static __forceinline__ unsigned cpu_fp8_from_float(float f, __nv_saturation_t sa
     return cpu_fp8_encode<unsigned, int, float>(__builtin_bit_cast(unsigned, f), saturate, format);
 }
 
-// Sixteen at once, always vector instructions, whatever the optimizer makes of the code around. Same results.
+// Sixteen at once, same results. Explicit vectors where the machine has them, whatever the optimizer makes of the code around; elsewhere loops of
+// eight, which g++ vectorizes well (a loop of sixteen it cuts into four).
+#ifdef __AVX512F__
 typedef unsigned CpuUnsigned16 __attribute__((vector_size(64)));
 typedef int CpuInt16 __attribute__((vector_size(64)));
 typedef float CpuFloat16 __attribute__((vector_size(64)));
 typedef unsigned char CpuByte16 __attribute__((vector_size(16)));
+#endif
 static __forceinline__ void cpu_fp8_from_float16(unsigned char out[16], const float in[16], __nv_saturation_t saturate, __nv_fp8_interpretation_t format) {
+#ifdef __AVX512F__
     CpuUnsigned16 u;
     memcpy(&u, in, 64);
     CpuByte16 codes = __builtin_convertvector((cpu_fp8_encode<CpuUnsigned16, CpuInt16, CpuFloat16>(u, saturate, format)), CpuByte16);
     memcpy(out, &codes, 16);
+#else
+    for (int i = 0; i < 8; i++) { out[i] = (unsigned char)cpu_fp8_from_float(in[i], saturate, format); }
+    for (int i = 8; i < 16; i++) { out[i] = (unsigned char)cpu_fp8_from_float(in[i], saturate, format); }
+#endif
 }
 
 static __forceinline__ __nv_fp8_storage_t __nv_cvt_float_to_fp8(float x, __nv_saturation_t saturate, __nv_fp8_interpretation_t format) {
@@ -94,12 +102,29 @@ static __forceinline__ float cpu_fp8_to_float(unsigned code, __nv_fp8_interpreta
     return __builtin_bit_cast(float, cpu_fp8_decode<unsigned, int, float>(code, format));
 }
 static __forceinline__ void cpu_fp8_to_float16(float out[16], const unsigned char in[16], __nv_fp8_interpretation_t format) {
+#ifdef __AVX512F__
     unsigned codes[16];
     for (int i = 0; i < 16; i++) { codes[i] = in[i]; }  // not __builtin_convertvector, which g++ 12 does byte by byte in this direction
     CpuUnsigned16 u;
     memcpy(&u, codes, 64);
     u = cpu_fp8_decode<CpuUnsigned16, CpuInt16, CpuFloat16>(u, format);
     memcpy(out, &u, 64);
+#else
+    for (int i = 0; i < 8; i++) { out[i] = cpu_fp8_to_float(in[i], format); }
+    for (int i = 8; i < 16; i++) { out[i] = cpu_fp8_to_float(in[i], format); }
+#endif
+}
+
+// FP8 -> half precision, exact.
+typedef struct { unsigned short x; } __half_raw;
+static inline __half_raw __nv_cvt_fp8_to_halfraw(__nv_fp8_storage_t code, __nv_fp8_interpretation_t format) {
+    __half_raw half;
+    unsigned a = code & 0x7fu, sign = (code & 0x80u) << 8;
+    if (format == __NV_E5M2) { half.x = (unsigned short)(a > 0x7cu ? 0x7fffu : sign | a << 8); return half; }  // the upper half of it
+    float f = cpu_fp8_to_float(a, format);
+    unsigned bits = __builtin_bit_cast(unsigned, f);
+    half.x = (unsigned short)(a == 0x7fu ? 0x7fffu : a == 0 ? sign : sign | (bits - ((127u - 15u) << 23)) >> 13);  // all normal numbers there
+    return half;
 }
 
 struct __nv_fp8_e4m3 {

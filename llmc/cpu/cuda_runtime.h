@@ -13,6 +13,7 @@
 #include "cpu_modes.h"
 #include "cpu_launch.h"
 #include "cpu_math.h"
+#include "cpu_pool.h"
 #include "cpu_runtime.h"
 #include "library_types.h"
 

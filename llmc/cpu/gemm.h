@@ -13,18 +13,18 @@
 #ifndef LLMC_CPU_GEMM_H
 #define LLMC_CPU_GEMM_H
 
-#include <stdlib.h>
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
 #include <sched.h>
 
+#include "llmc/common.h"
 #include "gemm_kernels.h"
 
 typedef struct {
     const void* data;
     CpuGemmType type;
-    int64_t row_stride, col_stride;  // in elements; one of them is 1 (or that dimension is 1)
+    int64_t row_stride, col_stride;  // in elements; one of them is 1
     int64_t batch_stride;            // in elements
 } CpuGemmMatrix;
 
@@ -41,9 +41,10 @@ typedef struct {
 
 // Where results come from; for tests and benchmarks. level -1: the best there is. max_threads 0: as many as OpenMP gives.
 enum { CPU_GEMM_ENGINE_AUTO = 0, CPU_GEMM_ENGINE_OWN = 1, CPU_GEMM_ENGINE_ONEDNN = 2 };
-typedef struct { int engine, level, max_threads; bool poison; } CpuGemmSettings;
-static inline CpuGemmSettings* cpu_gemm_settings(void) {
-    static CpuGemmSettings settings = {CPU_GEMM_ENGINE_AUTO, -1, 0, false};
+// poison: the byte that scratch is filled with before every use, -1 for none.
+typedef struct { int engine, level, max_threads, poison; } CpuGemmSettings;
+inline CpuGemmSettings* cpu_gemm_settings(void) {
+    static CpuGemmSettings settings = {CPU_GEMM_ENGINE_AUTO, -1, 0, -1};
     return &settings;
 }
 
@@ -62,17 +63,20 @@ struct CpuGemmScratch {
     ~CpuGemmScratch() { for (int i = 0; i < CPU_GEMM_SCRATCH_COUNT; i++) { free(p[i]); } }
 };
 // Memory of this thread, 64-byte aligned, valid until the next request for the same slot. Contents undefined.
-static inline void* cpu_gemm_scratch(int slot, size_t bytes) {
+inline void* cpu_gemm_scratch(int slot, size_t bytes) {
     static thread_local CpuGemmScratch s = {};
     if (s.bytes[slot] < bytes) {
         free(s.p[slot]);
         s.p[slot] = NULL;
         s.bytes[slot] = 0;
         size_t size = (bytes + bytes / 4 + 4095) & ~(size_t)4095;
-        if (posix_memalign(&s.p[slot], 4096, size) != 0) { fprintf(stderr, "ERROR: out of host memory: %zu bytes for a matrix product\n", size); exit(1); }
+        if (posix_memalign(&s.p[slot], 4096, size) != 0) {
+            s.p[slot] = NULL;
+            fail("close other programs or choose a smaller model or batch", "out of host memory: %zu bytes of scratch for a matrix product", size);
+        }
         s.bytes[slot] = size;
     }
-    if (cpu_gemm_settings()->poison) { memset(s.p[slot], 0xff, s.bytes[slot]); }
+    if (cpu_gemm_settings()->poison >= 0) { memset(s.p[slot], cpu_gemm_settings()->poison, s.bytes[slot]); }
     return s.p[slot];
 }
 
@@ -122,8 +126,8 @@ static inline int64_t cpu_gemm_min(int64_t a, int64_t b) { return a < b ? a : b;
 static inline int64_t cpu_gemm_round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
 // One tile of D: rows [i0, i1), columns [j0, j1) of the matrix; a0 and b0 are where the packed super-blocks begin.
-static inline void cpu_gemm_tile(const CpuGemmPlan* p, const uint32_t* pa, const uint32_t* pb, int64_t a0, int64_t b0, int64_t i0, int64_t i1, int64_t j0, int64_t j1,
-                                 float* tile) {
+static inline void cpu_gemm_tile(const CpuGemmPlan* p, const uint32_t* pa, const uint32_t* pb, int64_t a0, int64_t b0,
+                                 int64_t i0, int64_t i1, int64_t j0, int64_t j1, float* tile) {
     const CpuGemmIsa* isa = p->isa;
     alignas(64) float block[CPU_GEMM_MAX_ROWS * CPU_GEMM_MAX_VECS * 16];
     const bool one = p->steps <= CPU_GEMM_KC;  // no sums to keep between K blocks
@@ -203,7 +207,7 @@ static inline int cpu_gemm_threads(double flops) {
 // The transposed problem if D is column-major, so that D's rows are contiguous.
 static inline CpuGemm cpu_gemm_row_major(const CpuGemm* g) {
     CpuGemm r = *g;
-    if (g->d.col_stride == 1 || g->n == 1) { return r; }
+    if (g->d.col_stride == 1) { return r; }
     r.m = g->n;
     r.n = g->m;
     const CpuGemmMatrix* from[4] = {&g->b, &g->a, &g->c, &g->d};
@@ -231,7 +235,7 @@ static inline CpuGemmPlan cpu_gemm_plan(const CpuGemm* g, int64_t index, int thr
     p.n = g->n;
     p.k = g->k;
     p.steps = p.isa->bf16 ? (g->k + 1) / 2 : g->k;
-    p.steps_padded = cpu_gemm_round_up(p.steps, 16);
+    p.steps_padded = cpu_gemm_round_up(p.steps > 0 ? p.steps : 1, 16);
     p.a_direct = g->a.col_stride == 1 && (p.isa->bf16 ? g->a.type == CPU_GEMM_BF16 && g->k % 2 == 0 && g->a.row_stride % 2 == 0 : g->a.type == CPU_GEMM_F32);
     p.a_ld = !p.a_direct ? p.steps_padded + 16 : p.isa->bf16 ? g->a.row_stride / 2 : g->a.row_stride;  // + 16: rows not a power of two apart
     p.n_super = cpu_gemm_round_up(cpu_gemm_min(p.n, CPU_GEMM_PACK_BYTES / 4 / p.steps_padded + 1), 64);
@@ -308,57 +312,70 @@ static inline void cpu_gemm_own(const CpuGemm* g) {
 #if defined(GPT_WITH_ONEDNN)
 #include "gemm_onednn.h"
 
-// Columns [j, ...) or rows [i, ...) of a side as oneDNN reads them: in place, or widened to BF16 rows in scratch.
-static inline const void* cpu_gemm_onednn_side(const CpuGemmPlan* p, const CpuGemmSide* side, int64_t rows, int64_t r0, int64_t r1, int slot, int64_t* row, int64_t* col) {
-    if (side->type == CPU_GEMM_F32 || side->type == CPU_GEMM_BF16) {
-        *row = side->row_stride;
-        *col = side->k_stride;
-        return (const char*)side->data + r0 * side->row_stride * cpu_gemm_type_size(side->type);
-    }
+// The block at (i, j) as oneDNN sees it. FP8 sides are widened to BF16 rows in scratch first.
+static inline CpuOnednnKey cpu_gemm_onednn_key(const CpuGemmPlan* p, int64_t i, int64_t j) {
+    const bool wide_a = p->a.type >= CPU_GEMM_E4M3, wide_b = p->b.type >= CPU_GEMM_E4M3;
+    const int64_t ld = 2 * (p->steps_padded + 16);
+    CpuOnednnKey key = {};
+    key.m = cpu_gemm_min(CPU_ONEDNN_BLOCK, p->m - i);
+    key.n = cpu_gemm_min(CPU_ONEDNN_BLOCK, p->n - j);
+    key.k = p->k;
+    key.a_row = wide_a ? ld : p->a.row_stride;
+    key.a_col = wide_a ? 1 : p->a.k_stride;
+    key.b_col = wide_b ? ld : p->b.row_stride;
+    key.b_row = wide_b ? 1 : p->b.k_stride;
+    key.bf16 = p->isa->bf16;
+    return key;
+}
+static inline const void* cpu_gemm_onednn_side(const CpuGemmPlan* p, const CpuGemmSide* side, int64_t rows, int64_t r0, int64_t r1, int slot) {
+    if (side->type < CPU_GEMM_E4M3) { return (const char*)side->data + r0 * side->row_stride * cpu_gemm_type_size(side->type); }
     const int64_t ld = p->steps_padded + 16;
     uint32_t* wide = (uint32_t*)cpu_gemm_scratch(slot, (size_t)CPU_ONEDNN_BLOCK * ld * 4);
     p->isa->pack(wide, ld, false, side, rows, p->k, r0, r1, 0, p->steps);
-    *row = ld * 2;
-    *col = 1;
     return wide;
 }
-
-// One block of one product. dry: only finds out whether oneDNN can.
-static inline bool cpu_gemm_onednn_task(const CpuGemmPlan* p, int64_t i, int64_t j) {
-    const int64_t i1 = cpu_gemm_min(i + CPU_ONEDNN_BLOCK, p->m), j1 = cpu_gemm_min(j + CPU_ONEDNN_BLOCK, p->n);
-    CpuOnednnKey key = {};
-    key.m = i1 - i;
-    key.n = j1 - j;
-    key.k = p->k;
-    key.bf16 = p->isa->bf16;
-    const void* a = cpu_gemm_onednn_side(p, &p->a, p->m, i, i1, CPU_GEMM_SCRATCH_A, &key.a_row, &key.a_col);
-    const void* b = cpu_gemm_onednn_side(p, &p->b, p->n, j, j1, CPU_GEMM_SCRATCH_B, &key.b_col, &key.b_row);
+static inline void cpu_gemm_onednn_task(const CpuGemmPlan* p, int64_t i, int64_t j) {
+    const CpuOnednnKey key = cpu_gemm_onednn_key(p, i, j);
+    const void* a = cpu_gemm_onednn_side(p, &p->a, p->m, i, i + key.m, CPU_GEMM_SCRATCH_A);
+    const void* b = cpu_gemm_onednn_side(p, &p->b, p->n, j, j + key.n, CPU_GEMM_SCRATCH_B);
     float* sums = (float*)cpu_gemm_scratch(CPU_GEMM_SCRATCH_TILE, CPU_ONEDNN_BLOCK * CPU_ONEDNN_BLOCK * sizeof(float));
-    if (!cpu_onednn_block(&key, a, b, sums)) { return false; }
-    p->isa->epilogue(p->d + (i * p->e.ldd + j) * p->d_size, p->c ? p->c + (i * p->e.ldc + j) * p->c_size : NULL, sums, j1 - j, i1 - i, j1 - j, i, j, &p->e);
-    return true;
+    if (!cpu_onednn_run(&key, a, b, sums)) {
+        fail("build without GPT_WITH_ONEDNN", "oneDNN failed on a block of %lld x %lld x %lld", (long long)key.m, (long long)key.n, (long long)key.k);
+    }
+    p->isa->epilogue(p->d + (i * p->e.ldd + j) * p->d_size, p->c ? p->c + (i * p->e.ldc + j) * p->c_size : NULL, sums, key.n, key.m, key.n, i, j, &p->e);
 }
 
-// False: not done, nothing was written (the first block, which has the largest shape, decides).
+// Whether oneDNN is the faster engine, by shape and processor. Measured on Zen 4 (AVX-512 BF16) and with AVX2 alone: never; our own is as fast or faster
+// for every shape of the models, and always for FP8. Processors with AMX multiply BF16 several times faster than AVX-512 does, and our kernels do not use
+// AMX: there oneDNN takes what is large enough to pay for its call (not measured, no such machine at hand).
+static inline bool cpu_gemm_prefers_onednn(const CpuGemm* g) {
+    return cpu_gemm_has_amx_bf16() && g->a.type != CPU_GEMM_F32 && g->k >= 32 && g->m * g->n * g->k >= 64 * 64 * 64;
+}
+
+// False: oneDNN has nothing fast for one of the blocks; nothing was written.
 static inline bool cpu_gemm_onednn(const CpuGemm* g) {
     const bool narrow_a = g->a.type != CPU_GEMM_F32, narrow_b = g->b.type != CPU_GEMM_F32;
-    if (narrow_a != narrow_b || g->k < 1) { return false; }
-    if (cpu_gemm_plan(g, 0, 1).isa->bf16 != narrow_a) { return false; }  // no BF16 instructions: oneDNN would emulate them
+    const CpuGemmPlan first = cpu_gemm_plan(g, 0, 1);
+    if (narrow_a != narrow_b || first.isa->bf16 != narrow_a || g->k < 1) { return false; }  // no BF16 instructions: oneDNN would emulate them
+    const int64_t down = (g->m + CPU_ONEDNN_BLOCK - 1) / CPU_ONEDNN_BLOCK, across = (g->n + CPU_ONEDNN_BLOCK - 1) / CPU_ONEDNN_BLOCK;
+    const int64_t tasks = down * across * g->batch;
+    for (int corner = 0; corner < 4; corner++) {
+        const CpuOnednnKey key = cpu_gemm_onednn_key(&first, corner & 1 ? (down - 1) * CPU_ONEDNN_BLOCK : 0, corner & 2 ? (across - 1) * CPU_ONEDNN_BLOCK : 0);
+        if (!cpu_onednn_can(&key)) { return false; }
+    }
     const int64_t bias_count = !g->bias ? 0 : g->bias_along_n ? g->n : g->m;
     float* bias = bias_count ? (float*)cpu_gemm_scratch(CPU_GEMM_SCRATCH_BIAS, (size_t)(bias_count * g->batch) * sizeof(float)) : NULL;
     for (int64_t i = 0; bias && i < g->batch; i++) { cpu_gemm_bias(g, i, bias + i * bias_count); }
-    const int64_t down = (g->m + CPU_ONEDNN_BLOCK - 1) / CPU_ONEDNN_BLOCK, across = (g->n + CPU_ONEDNN_BLOCK - 1) / CPU_ONEDNN_BLOCK, tasks = down * across * g->batch;
     const int threads = cpu_gemm_threads(2.0 * g->m * g->n * g->k * g->batch);
     (void)threads;
-    int failed = 0;
     #pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
     for (int64_t t = 0; t < tasks; t++) {
         const int64_t index = t / (down * across), block = t % (down * across);
         CpuGemmPlan p = cpu_gemm_plan(g, index, 1);
         if (bias) { (g->bias_along_n ? p.e.bias_cols : p.e.bias_rows) = bias + index * bias_count; }
-        if (!cpu_gemm_onednn_task(&p, block % down * CPU_ONEDNN_BLOCK, block / down * CPU_ONEDNN_BLOCK)) { __atomic_store_n(&failed, 1, __ATOMIC_RELAXED); }
+        cpu_gemm_onednn_task(&p, block % down * CPU_ONEDNN_BLOCK, block / down * CPU_ONEDNN_BLOCK);
     }
-    return !failed;
+    return true;
 }
 #endif
 
@@ -369,7 +386,8 @@ static inline void cpu_gemm(const CpuGemm* original) {
     const bool fp8 = g.a.type >= CPU_GEMM_E4M3 && g.b.type >= CPU_GEMM_E4M3;
     if (g.hopper_accumulator && fp8) { cpu_gemm_hopper(&g); return; }
 #if defined(GPT_WITH_ONEDNN)
-    if (cpu_gemm_settings()->engine == CPU_GEMM_ENGINE_ONEDNN && cpu_gemm_onednn(&g)) { return; }
+    const int engine = cpu_gemm_settings()->engine;
+    if ((engine == CPU_GEMM_ENGINE_ONEDNN || (engine == CPU_GEMM_ENGINE_AUTO && cpu_gemm_prefers_onednn(&g))) && cpu_gemm_onednn(&g)) { return; }
 #endif
     cpu_gemm_own(&g);
 }

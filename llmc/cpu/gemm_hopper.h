@@ -13,6 +13,10 @@
 #ifndef LLMC_CPU_GEMM_HOPPER_H
 #define LLMC_CPU_GEMM_HOPPER_H
 
+#ifndef LLMC_CPU_GEMM_H
+#error "include gemm.h, of which this is a part"
+#endif
+
 #define CPU_HOPPER_STEP 32
 #define CPU_HOPPER_LANES 16
 #define CPU_HOPPER_NONE (-1000)  // exponent of zero: below all others, also in sums of two
@@ -31,8 +35,8 @@ static inline void cpu_hopper_decode(uint8_t code, CpuGemmType type, int32_t* si
 static inline bool cpu_hopper_finite(uint8_t code, CpuGemmType type) { return type == CPU_GEMM_E4M3 ? (code & 0x7f) != 0x7f : (code & 0x7c) != 0x7c; }
 
 // 16 accumulators take one step. a_*: 32 values; b_*: 32 vectors of 16.
-static inline void cpu_hopper_step(CpuHopperFloat* acc, const int32_t* a_sig, const int32_t* a_exp, const int32_t* a_sign, const CpuHopperInt* b_sig, const CpuHopperInt* b_exp,
-                                   const CpuHopperInt* b_sign) {
+static inline void cpu_hopper_step(CpuHopperFloat* acc, const int32_t* a_sig, const int32_t* a_exp, const int32_t* a_sign,
+                                   const CpuHopperInt* b_sig, const CpuHopperInt* b_exp, const CpuHopperInt* b_sign) {
     CpuHopperInt bits;
     memcpy(&bits, acc, sizeof(bits));
     const CpuHopperInt c_zero = (bits & 0x7fffffff) == 0;
@@ -62,7 +66,7 @@ static inline void cpu_hopper_step(CpuHopperFloat* acc, const int32_t* a_sig, co
 
 typedef struct { int32_t *sig, *exp, *sign; bool* bad; } CpuHopperSide;
 
-// out (m,n) floats of one product, D row-major; side a by rows, b by columns (CpuGemmSide: element (row, k)).
+// 16 columns of D from j, all rows. scratch: 3 * k_padded vectors.
 static inline void cpu_hopper_block(const CpuGemmPlan* p, int64_t j, const CpuHopperSide* a, int64_t k_padded, CpuHopperInt* scratch) {
     CpuHopperInt *b_sig = scratch, *b_exp = scratch + k_padded, *b_sign = scratch + 2 * k_padded;
     bool b_bad[CPU_HOPPER_LANES] = {false};
@@ -91,7 +95,8 @@ static inline void cpu_hopper_block(const CpuGemmPlan* p, int64_t j, const CpuHo
             if (!a->bad[i] && !b_bad[x]) { continue; }
             float sum = 0.0f;
             for (int64_t k = 0; k < p->k; k++) {
-                sum += cpu_gemm_load(p->a.data, i * p->a.row_stride + k * p->a.k_stride, p->a.type) * cpu_gemm_load(p->b.data, (j + x) * p->b.row_stride + k * p->b.k_stride, p->b.type);
+                sum += cpu_gemm_load(p->a.data, i * p->a.row_stride + k * p->a.k_stride, p->a.type) *
+                       cpu_gemm_load(p->b.data, (j + x) * p->b.row_stride + k * p->b.k_stride, p->b.type);
             }
             sums[x] = sum;
         }

@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <string.h>
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -107,9 +108,10 @@ static inline __attribute__((always_inline)) uint16_t cpu_gemm_float_to_bf16(flo
 #endif
 
 #define CPU_GEMM_INLINE static inline __attribute__((always_inline))
+#define CPU_GEMM_EPILOGUE_ARGS void* d, const void* c, const float* tile, int64_t ldt, int64_t rows, int64_t cols, int64_t i, int64_t j, const CpuGemmEpilogue* e
 
 template <CpuGemmType CT, CpuGemmType DT, bool BETA, int BIAS>
-CPU_GEMM_INLINE void cpu_gemm_epilogue_block(void* d, const void* c, const float* tile, int64_t ldt, int64_t rows, int64_t cols, int64_t i, int64_t j, const CpuGemmEpilogue* e) {
+CPU_GEMM_INLINE void cpu_gemm_epilogue_block(CPU_GEMM_EPILOGUE_ARGS) {
     const float alpha = e->alpha, beta = e->beta;
     for (int64_t y = 0; y < rows; y++) {
         const float* t = tile + y * ldt;
@@ -129,7 +131,6 @@ CPU_GEMM_INLINE void cpu_gemm_epilogue_block(void* d, const void* c, const float
         }
     }
 }
-#define CPU_GEMM_EPILOGUE_ARGS void* d, const void* c, const float* tile, int64_t ldt, int64_t rows, int64_t cols, int64_t i, int64_t j, const CpuGemmEpilogue* e
 template <CpuGemmType CT, CpuGemmType DT, bool BETA>
 CPU_GEMM_INLINE void cpu_gemm_epilogue_bias(CPU_GEMM_EPILOGUE_ARGS) {
     if (e->bias_cols) { cpu_gemm_epilogue_block<CT, DT, BETA, 1>(d, c, tile, ldt, rows, cols, i, j, e); }
@@ -148,30 +149,55 @@ CPU_GEMM_INLINE void cpu_gemm_epilogue_body(CPU_GEMM_EPILOGUE_ARGS) {
     }
 }
 
-// Packing to float, element by element, in 16 x 16 blocks so that both sides stay in cache.
-CPU_GEMM_INLINE void cpu_gemm_pack_f32_body(uint32_t* dst, int64_t ld, bool by_step, const CpuGemmSide* side, int64_t rows, int64_t k,
-                                                                          int64_t r0, int64_t r1, int64_t s0, int64_t s1) {
+#define CPU_GEMM_PACK_ARGS uint32_t* dst, int64_t ld, bool by_step, const CpuGemmSide* side, int64_t rows, int64_t k, int64_t r0, int64_t r1, int64_t s0, int64_t s1
+#define CPU_GEMM_KERNEL_ARGS int64_t steps, const uint32_t* a, int64_t lda, const uint32_t* b, float* tile, int64_t ldt, bool add
+
+static inline int cpu_gemm_clip(int64_t n, int most) { return n <= 0 ? 0 : n < most ? (int)n : most; }
+
+// The bits of an element as a float, without branches or tables.
+template <CpuGemmType T>
+CPU_GEMM_INLINE uint32_t cpu_gemm_widen_bits(const void* data, int64_t at) {
+    if (T == CPU_GEMM_F32) { return ((const uint32_t*)data)[at]; }
+    if (T == CPU_GEMM_BF16) { return (uint32_t)((const uint16_t*)data)[at] << 16; }
+    const uint32_t code = ((const uint8_t*)data)[at], a = code & 0x7f, sign = (code & 0x80) << 24;
+    const uint32_t normal = T == CPU_GEMM_E4M3 ? (a << 20) + (120u << 23) : (a << 21) + (112u << 23);
+    const uint32_t tiny = cpu_gemm_float_bits((float)(int)a * (T == CPU_GEMM_E4M3 ? 0x1p-9f : 0x1p-16f));
+    const uint32_t finite = a < (T == CPU_GEMM_E4M3 ? 8u : 4u) ? tiny : normal;
+    return sign | (T == CPU_GEMM_E4M3 ? (a == 0x7f ? 0x7fc00000u : finite) : (a > 0x7c ? 0x7fc00000u : a == 0x7c ? 0x7f800000u : finite));
+}
+
+// Packing to floats: vectors of 16 run along the contiguous direction; a block is written as it was read, or transposed.
+template <CpuGemmType T>
+CPU_GEMM_INLINE void cpu_gemm_pack_f32_typed(CPU_GEMM_PACK_ARGS) {
+    const int64_t rs = side->row_stride, ks = side->k_stride;
+    const bool along_k = ks == 1, transpose = along_k == by_step;
     for (int64_t r = r0; r < r1; r += CPU_GEMM_TILE) {
         for (int64_t s = s0; s < s1; s += CPU_GEMM_TILE) {
-            float block[CPU_GEMM_TILE][CPU_GEMM_TILE];  // [row][step]
+            const int nr = cpu_gemm_clip(rows - r, CPU_GEMM_TILE), nk = cpu_gemm_clip(k - s, CPU_GEMM_TILE);
+            const int vectors = along_k ? nr : nk, length = along_k ? nk : nr;
+            uint32_t x[CPU_GEMM_TILE][CPU_GEMM_TILE];
             for (int i = 0; i < CPU_GEMM_TILE; i++) {
-                for (int j = 0; j < CPU_GEMM_TILE; j++) {
-                    bool inside = r + i < rows && s + j < k;
-                    block[i][j] = inside ? cpu_gemm_load(side->data, (r + i) * side->row_stride + (s + j) * side->k_stride, side->type) : 0.0f;
-                }
+                const int64_t at = along_k ? (r + i) * rs + s : (s + i) * ks + r;
+                const int n = i < vectors ? length : 0;
+                if (n == CPU_GEMM_TILE) { for (int j = 0; j < CPU_GEMM_TILE; j++) { x[i][j] = cpu_gemm_widen_bits<T>(side->data, at + j); } }
+                else { for (int j = 0; j < CPU_GEMM_TILE; j++) { x[i][j] = j < n ? cpu_gemm_widen_bits<T>(side->data, at + j) : 0; } }
             }
+            uint32_t* to = by_step ? dst + (s - s0) * ld + (r - r0) : dst + (r - r0) * ld + (s - s0);
             for (int i = 0; i < CPU_GEMM_TILE; i++) {
-                for (int j = 0; j < CPU_GEMM_TILE; j++) {
-                    if (by_step) { dst[(s - s0 + i) * ld + (r - r0) + j] = cpu_gemm_float_bits(block[j][i]); }
-                    else { dst[(r - r0 + i) * ld + (s - s0) + j] = cpu_gemm_float_bits(block[i][j]); }
-                }
+                if (transpose) { for (int j = 0; j < CPU_GEMM_TILE; j++) { to[i * ld + j] = x[j][i]; } }
+                else { for (int j = 0; j < CPU_GEMM_TILE; j++) { to[i * ld + j] = x[i][j]; } }
             }
         }
     }
 }
-
-#define CPU_GEMM_PACK_ARGS uint32_t* dst, int64_t ld, bool by_step, const CpuGemmSide* side, int64_t rows, int64_t k, int64_t r0, int64_t r1, int64_t s0, int64_t s1
-#define CPU_GEMM_KERNEL_ARGS int64_t steps, const uint32_t* a, int64_t lda, const uint32_t* b, float* tile, int64_t ldt, bool add
+CPU_GEMM_INLINE void cpu_gemm_pack_f32_body(CPU_GEMM_PACK_ARGS) {
+    switch (side->type) {
+        case CPU_GEMM_F32: cpu_gemm_pack_f32_typed<CPU_GEMM_F32>(dst, ld, by_step, side, rows, k, r0, r1, s0, s1); break;
+        case CPU_GEMM_BF16: cpu_gemm_pack_f32_typed<CPU_GEMM_BF16>(dst, ld, by_step, side, rows, k, r0, r1, s0, s1); break;
+        case CPU_GEMM_E4M3: cpu_gemm_pack_f32_typed<CPU_GEMM_E4M3>(dst, ld, by_step, side, rows, k, r0, r1, s0, s1); break;
+        case CPU_GEMM_E5M2: cpu_gemm_pack_f32_typed<CPU_GEMM_E5M2>(dst, ld, by_step, side, rows, k, r0, r1, s0, s1); break;
+    }
+}
 
 // Full unrolling keeps the register block in registers.
 #if defined(__clang__)
@@ -245,6 +271,7 @@ CPU_GEMM_AVX2 static void cpu_gemm_epilogue_avx2(CPU_GEMM_EPILOGUE_ARGS) { cpu_g
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12's own intrinsics use an undefined vector as a don't-care
 #endif
 
@@ -346,8 +373,6 @@ CPU_GEMM_AVX512 static inline __m512i cpu_gemm_load32(const void* data, int64_t 
     if (T == CPU_GEMM_BF16) { return _mm512_maskz_loadu_epi16(mask, (const uint16_t*)data + at); }
     return cpu_gemm_fp8_widen(_mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(mask, (const uint8_t*)data + at)), lut);
 }
-static inline int cpu_gemm_clip(int64_t n, int most) { return n <= 0 ? 0 : n < most ? (int)n : most; }
-
 // PAIRS: a step is two BF16, else one float.
 template <CpuGemmType T, bool PAIRS>
 CPU_GEMM_AVX512 static void cpu_gemm_pack_avx512_typed(CPU_GEMM_PACK_ARGS) {
@@ -420,14 +445,24 @@ static inline int cpu_gemm_best_level(void) {
     return 0;
 }
 
+// Tile multiplication of BF16 (Sapphire Rapids and later): CPUID 7.0, EDX bit 22.
+static inline bool cpu_gemm_has_amx_bf16(void) {
+#if defined(__x86_64__)
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1);
+#else
+    return false;
+#endif
+}
+
 // The functions for a level and kind of inputs. level must not exceed cpu_gemm_best_level().
 static inline const CpuGemmIsa* cpu_gemm_isa(int level, bool inputs_fit_bf16) {
     static const CpuGemmIsa plain = {"plain", false, CPU_GEMM_PLAIN_ROWS, 16, cpu_gemm_pack_plain, CPU_GEMM_KERNELS1(cpu_gemm_kernel_plain), cpu_gemm_epilogue_plain};
 #if defined(__x86_64__)
     static const CpuGemmIsa avx2 = {"avx2", false, 6, 16, cpu_gemm_pack_avx2, CPU_GEMM_KERNELS1(cpu_gemm_kernel_avx2), cpu_gemm_epilogue_avx2};
     static const CpuGemmIsa avx512 = {"avx512", false, 6, 64, cpu_gemm_pack_avx512<false>, CPU_GEMM_KERNELS(cpu_gemm_kernel_avx512), cpu_gemm_epilogue_avx512};
-    static const CpuGemmIsa avx512_bf16 = {"avx512_bf16", true, 6, 64, cpu_gemm_pack_avx512<true>, CPU_GEMM_KERNELS(cpu_gemm_kernel_avx512_bf16), cpu_gemm_epilogue_avx512};
-    if (level >= 3 && inputs_fit_bf16) { return &avx512_bf16; }
+    static const CpuGemmIsa bf16 = {"avx512_bf16", true, 6, 64, cpu_gemm_pack_avx512<true>, CPU_GEMM_KERNELS(cpu_gemm_kernel_avx512_bf16), cpu_gemm_epilogue_avx512};
+    if (level >= 3 && inputs_fit_bf16) { return &bf16; }
     if (level >= 2) { return &avx512; }
     if (level == 1) { return &avx2; }
 #endif

@@ -9,6 +9,11 @@
 #ifndef LLMC_CPU_GEMM_ONEDNN_H
 #define LLMC_CPU_GEMM_ONEDNN_H
 
+#include <stdint.h>
+#include <string.h>
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
 #include <oneapi/dnnl/dnnl.h>
 #include <oneapi/dnnl/dnnl_version.h>
 
@@ -42,7 +47,7 @@ inline CpuOnednnThread::~CpuOnednnThread() {
     if (stream) { dnnl_stream_destroy(stream); }
     if (engine) { dnnl_engine_destroy(engine); }
 }
-static inline CpuOnednnThread* cpu_onednn_thread(void) {
+inline CpuOnednnThread* cpu_onednn_thread(void) {
     static thread_local CpuOnednnThread t = {};
     if (!t.engine) {
         if (dnnl_engine_create(&t.engine, dnnl_cpu, 0) != dnnl_success) { t.engine = NULL; return NULL; }
@@ -88,18 +93,23 @@ static inline bool cpu_onednn_describe(const CpuOnednnKey* k, CpuOnednnThread* t
     return ok;
 }
 
-// sums (m,n) = A B for one block. False: oneDNN has nothing fast for it, nothing was written.
-static inline bool cpu_onednn_block(const CpuOnednnKey* key, const void* a, const void* b, float* sums) {
+// Primitives are made and run as if there were one thread; some implementations look when they run.
+struct CpuOnednnOneThread {
+#if defined(_OPENMP)
+    int threads;
+    CpuOnednnOneThread() : threads(omp_get_max_threads()) { omp_set_num_threads(1); }
+    ~CpuOnednnOneThread() { omp_set_num_threads(threads); }
+#endif
+};
+
+// This thread's entry for a block, made at need; NULL: oneDNN has nothing fast for it.
+static inline CpuOnednnEntry* cpu_onednn_find(const CpuOnednnKey* key) {
     CpuOnednnThread* t = cpu_onednn_thread();
-    if (!t) { return false; }
+    if (!t) { return NULL; }
     uint64_t hash = 0;
     const int64_t parts[8] = {key->m, key->n, key->k, key->a_row, key->a_col, key->b_row, key->b_col, key->bf16};
     for (int i = 0; i < 8; i++) { hash = (hash ^ (uint64_t)parts[i]) * 0x9e3779b97f4a7c15ull; hash ^= hash >> 29; }
     CpuOnednnEntry* e = &t->entries[hash % CPU_ONEDNN_PRIMITIVES];
-#if defined(_OPENMP)
-    const int threads = omp_get_max_threads();
-    omp_set_num_threads(1);  // for the primitive made here and for implementations that look when they run
-#endif
     const CpuOnednnKey* have = &e->key;
     const bool same = e->used && have->m == key->m && have->n == key->n && have->k == key->k && have->a_row == key->a_row && have->a_col == key->a_col &&
                       have->b_row == key->b_row && have->b_col == key->b_col && have->bf16 == key->bf16;
@@ -109,18 +119,25 @@ static inline bool cpu_onednn_block(const CpuOnednnKey* key, const void* a, cons
         e->used = true;
         e->usable = cpu_onednn_describe(key, t, e);
     }
-    bool done = e->usable;
-    if (done) {
-        dnnl_memory_set_data_handle(e->a, (void*)a);
-        dnnl_memory_set_data_handle(e->b, (void*)b);
-        dnnl_memory_set_data_handle(e->d, sums);
-        const dnnl_exec_arg_t args[3] = {{DNNL_ARG_SRC, e->a}, {DNNL_ARG_WEIGHTS, e->b}, {DNNL_ARG_DST, e->d}};
-        done = dnnl_primitive_execute(e->primitive, t->stream, 3, args) == dnnl_success && dnnl_stream_wait(t->stream) == dnnl_success;
-    }
-#if defined(_OPENMP)
-    omp_set_num_threads(threads);
-#endif
-    return done;
+    return e->usable ? e : NULL;
+}
+static inline bool cpu_onednn_can(const CpuOnednnKey* key) {
+    CpuOnednnOneThread one;
+    (void)one;
+    return cpu_onednn_find(key) != NULL;
+}
+// sums (m,n) = A B for one block.
+static inline bool cpu_onednn_run(const CpuOnednnKey* key, const void* a, const void* b, float* sums) {
+    CpuOnednnOneThread one;
+    (void)one;
+    CpuOnednnEntry* e = cpu_onednn_find(key);
+    if (!e) { return false; }
+    dnnl_memory_set_data_handle(e->a, (void*)a);
+    dnnl_memory_set_data_handle(e->b, (void*)b);
+    dnnl_memory_set_data_handle(e->d, sums);
+    const dnnl_exec_arg_t args[3] = {{DNNL_ARG_SRC, e->a}, {DNNL_ARG_WEIGHTS, e->b}, {DNNL_ARG_DST, e->d}};
+    dnnl_stream_t stream = cpu_onednn_thread()->stream;
+    return dnnl_primitive_execute(e->primitive, stream, 3, args) == dnnl_success && dnnl_stream_wait(stream) == dnnl_success;
 }
 
 #endif

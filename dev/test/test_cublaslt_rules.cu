@@ -1,0 +1,655 @@
+/* test_cublaslt_rules.cu - what llmc/cpu/cublasLt.h refuses, why and with which status; and what it computes
+ *
+ * Every row of the rule table has at least one case here (checked), each starts from a product that is accepted and breaks one thing. Then: what is
+ * accepted on which architecture, attributes, the meaning of scales, alpha, beta, bias, orders, batches, and the enum values of the toolkit's own
+ * header where there is one. CPU device only. */
+#include <cublasLt.h>
+#include <ctype.h>
+#include <vector>
+
+#include "dev/test/test.h"
+
+// ----------------------------------------------------------------------------
+// one product with everything that it needs
+
+#define OK(call) do { cublasStatus_t s_ = (call); CHECK(s_ == CUBLAS_STATUS_SUCCESS, "%s: %s (%s)", #call, cublasGetStatusName(s_), cpu_cublaslt_last_reason()); } while (0)
+
+struct Product {
+    cublasLtHandle_t handle;
+    cublasLtMatmulDescOpaque_t op;
+    cublasLtMatrixLayoutOpaque_t a, b, c, d;
+    cublasLtMatmulPreferenceOpaque_t preference;
+    cublasLtMatmulHeuristicResult_t heuristic;
+    bool use_algo;
+    char *A, *B, *C, *D, *workspace;
+    float* scales;  // 64 floats, device: a, b, c, d, amax, ...
+    char* bias;
+    size_t workspace_bytes;
+    float alpha, beta;
+    const void *alpha_at, *beta_at;
+    float on_host[64];
+    Product(cudaDataType_t ta, cudaDataType_t tb, cudaDataType_t tc, cudaDataType_t td, int m, int n, int k, int batch = 1) {
+        memset((void*)this, 0, sizeof(*this));
+        OK(cublasLtCreate(&handle));
+        OK(cublasLtMatmulDescInit(&op, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+        op.trans_a = CUBLAS_OP_T;
+        OK(cublasLtMatrixLayoutInit(&a, ta, k, m, k));
+        OK(cublasLtMatrixLayoutInit(&b, tb, k, n, k));
+        OK(cublasLtMatrixLayoutInit(&c, tc, m, n, m));
+        OK(cublasLtMatrixLayoutInit(&d, td, m, n, m));
+        a.batch_count = b.batch_count = c.batch_count = d.batch_count = batch;
+        a.batch_offset = (int64_t)k * m;
+        b.batch_offset = (int64_t)k * n;
+        c.batch_offset = d.batch_offset = (int64_t)m * n;
+        OK(cublasLtMatmulPreferenceInit(&preference));
+        preference.max_workspace = workspace_bytes = 4 << 20;
+        cudaMalloc(&A, (size_t)m * k * batch * cpu_lt_size(ta) + 256);
+        cudaMalloc(&B, (size_t)n * k * batch * cpu_lt_size(tb) + 256);
+        cudaMalloc(&C, (size_t)m * n * batch * cpu_lt_size(tc) + 256);
+        cudaMalloc(&D, (size_t)m * n * batch * cpu_lt_size(td) + 256);
+        cudaMemset(A, 0, (size_t)m * k * batch * cpu_lt_size(ta) + 256);
+        cudaMemset(B, 0, (size_t)n * k * batch * cpu_lt_size(tb) + 256);
+        cudaMemset(C, 0, (size_t)m * n * batch * cpu_lt_size(tc) + 256);
+        cudaMalloc(&workspace, workspace_bytes + 256);
+        cudaMalloc(&scales, 64 * sizeof(float));
+        cudaMalloc(&bias, (size_t)m * 4 * batch);
+        for (int i = 0; i < 64; i++) { scales[i] = 1.0f; }
+        memset(bias, 0, (size_t)m * 4 * batch);
+        use_algo = true;
+        alpha = 1.0f;
+        alpha_at = &alpha;
+        beta_at = &beta;
+    }
+    ~Product() {
+        cudaFree(A);
+        cudaFree(B);
+        cudaFree(C);
+        cudaFree(D);
+        cudaFree(workspace);
+        cudaFree(scales);
+        cudaFree(bias);
+        cublasLtDestroy(handle);
+    }
+    Product(const Product&) = delete;
+    cublasStatus_t plan(void) {
+        int returned = -1;
+        cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, &op, &a, &b, &c, &d, &preference, 1, &heuristic, &returned);
+        CHECK(returned == (status == CUBLAS_STATUS_SUCCESS ? 1 : 0), "status %d returned %d algorithms", status, returned);
+        return status;
+    }
+    cublasStatus_t run(void) {
+        return cublasLtMatmul(handle, &op, alpha_at, A, &a, B, &b, beta_at, C, &c, D, &d, use_algo ? &heuristic.algo : NULL, workspace, workspace_bytes, NULL);
+    }
+};
+
+// ----------------------------------------------------------------------------
+// refusals: rule, architecture, status, what breaks it. The base is E4M3 x E4M3 -> BF16, TN, m 32 n 48 k 64.
+
+typedef struct { const char* rule; int arch; cublasStatus_t status; void (*mutate)(Product*); } Case;
+static const cublasStatus_t NS = CUBLAS_STATUS_NOT_SUPPORTED, IV = CUBLAS_STATUS_INVALID_VALUE;
+
+static void types(Product* p, uint32_t a, uint32_t b, uint32_t c, uint32_t d) { p->a.type = a; p->b.type = b; p->c.type = c; p->d.type = d; }
+static void bf16(Product* p) { types(p, CUDA_R_16BF, CUDA_R_16BF, CUDA_R_16BF, CUDA_R_16BF); p->a.ld = p->b.ld = 32; p->a.rows = p->b.rows = 32; }  // fits A and B
+static void modes(Product* p, int a, int b) { p->op.a_scale_mode = a; p->op.b_scale_mode = b; p->op.a_scale = p->scales; p->op.b_scale = p->scales + 16; }
+static void batch2(Product* p) {
+    p->a.batch_count = p->b.batch_count = p->c.batch_count = p->d.batch_count = 2;
+    p->a.batch_offset = p->b.batch_offset = p->c.batch_offset = p->d.batch_offset = 0;
+}
+static void a_not_transposed(Product* p) { p->op.trans_a = CUBLAS_OP_N; p->a.rows = 32; p->a.cols = 64; p->a.ld = 32; }
+static void b_transposed(Product* p) { p->op.trans_b = CUBLAS_OP_T; p->b.rows = 48; p->b.cols = 64; p->b.ld = 48; }
+enum { SCALAR = 0, VEC16 = 1, VEC32 = 2, OUTER = 3, VEC128 = 4, BLK = 5 };
+
+static const Case plan_cases[] = {
+    {"layout_order", 0, NS, [](Product* p) { p->a.order = CUBLASLT_ORDER_COL32; }},
+    {"layout_dims", 0, IV, [](Product* p) { p->d.cols = p->c.cols = p->b.cols = 0; }},
+    {"layout_ld", 0, IV, [](Product* p) { p->a.ld = 48; }},
+    {"layout_ld", 0, IV, [](Product* p) { p->d.order = p->c.order = CUBLASLT_ORDER_ROW; p->d.ld = p->c.ld = 32; }},
+    {"layout_batch", 0, IV, [](Product* p) { p->b.batch_count = 2; }},
+    {"layout_batch", 0, IV, [](Product* p) { p->a.batch_count = p->b.batch_count = p->c.batch_count = p->d.batch_count = 0; }},
+    {"layout_batch_mode", 0, NS, [](Product* p) { p->c.batch_mode = CUBLASLT_BATCH_MODE_POINTER_ARRAY; }},
+    {"layout_planes", 0, NS, [](Product* p) { p->a.plane_offset = 64; }},
+    {"op_trans", 0, IV, [](Product* p) { p->op.trans_b = 7; }},
+    {"op_trans_c", 0, NS, [](Product* p) { p->op.trans_c = CUBLAS_OP_T; }},
+    {"op_fill_mode", 0, NS, [](Product* p) { p->op.fill_mode = CUBLAS_FILL_MODE_LOWER; }},
+    {"op_epilogue", 0, IV, [](Product* p) { p->op.epilogue = 3; }},
+    {"op_pointer_mode", 0, IV, [](Product* p) { p->op.pointer_mode = 5; }},
+    {"op_scale_mode", 0, IV, [](Product* p) { p->op.a_scale_mode = 6; }},
+    {"shape_inner", 0, IV, [](Product* p) { p->b.rows = 48; }},
+    {"shape_outer", 0, IV, [](Product* p) { p->a.cols = 16; }},
+    {"shape_outer", 0, IV, [](Product* p) { p->b.cols = 16; }},
+    {"shape_c", 0, IV, [](Product* p) { p->c.cols = 16; }},
+    {"fp8_arch", 80, NS, [](Product*) {}},
+    {"fp8_e5m2_pair", 0, NS, [](Product* p) { types(p, CUDA_R_8F_E5M2, CUDA_R_8F_E5M2, CUDA_R_16BF, CUDA_R_16BF); }},
+    {"fp8_e5m2_pair", 89, NS, [](Product* p) { types(p, CUDA_R_8F_E5M2, CUDA_R_8F_E5M2, CUDA_R_32F, CUDA_R_32F); }},
+    {"fp8_e5m2_pair", 90, NS, [](Product* p) { types(p, CUDA_R_8F_E5M2, CUDA_R_8F_E5M2, CUDA_R_16BF, CUDA_R_16BF); }},
+    {"fp8_e5m2_pair", 100, NS, [](Product* p) { types(p, CUDA_R_8F_E5M2, CUDA_R_8F_E5M2, CUDA_R_16BF, CUDA_R_16BF); }},
+    {"fp8_e5m2_pair", 120, NS, [](Product* p) { types(p, CUDA_R_8F_E5M2, CUDA_R_8F_E5M2, CUDA_R_16BF, CUDA_R_16BF); }},
+    {"fp8_compute", 0, NS, [](Product* p) { p->op.compute_type = CUBLAS_COMPUTE_16F; }},
+    {"fp8_compute", 0, NS, [](Product* p) { p->op.compute_type = CUBLAS_COMPUTE_32F_PEDANTIC; }},
+    {"compute_type", 0, NS, [](Product* p) { bf16(p); p->op.compute_type = CUBLAS_COMPUTE_32F_FAST_TF32; }},
+    {"compute_type", 0, NS, [](Product* p) { bf16(p); p->op.compute_type = CUBLAS_COMPUTE_64F; }},
+    {"scale_type", 0, NS, [](Product* p) { p->op.scale_type = CUDA_R_16BF; }},
+    {"types", 0, NS, [](Product* p) { types(p, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_32F); }},
+    {"types", 0, NS, [](Product* p) { types(p, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_32F, CUDA_R_16BF); }},
+    {"types", 0, NS, [](Product* p) { types(p, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_8F_E5M2); }},
+    {"types", 0, NS, [](Product* p) { types(p, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3); }},
+    {"types", 0, NS, [](Product* p) { types(p, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_16BF, CUDA_R_16BF); }},
+    {"types", 0, NS, [](Product* p) { bf16(p); types(p, CUDA_R_16BF, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F); }},
+    {"types", 0, NS, [](Product* p) { bf16(p); types(p, CUDA_R_32F, CUDA_R_32F, CUDA_R_16BF, CUDA_R_16BF); }},
+    {"types_run", 0, NS, [](Product* p) { types(p, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16F, CUDA_R_16F); }},
+    {"bias_type", 0, NS, [](Product* p) { p->op.epilogue = CUBLASLT_EPILOGUE_BIAS; p->op.bias_type = CUDA_R_32F; }},
+    {"bias_type", 0, NS, [](Product* p) { types(p, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_32F, CUDA_R_32F); p->op.epilogue = CUBLASLT_EPILOGUE_BIAS; p->op.bias_type = CUDA_R_32F; }},
+    {"fp8_order", 0, NS, [](Product* p) { p->d.order = p->c.order = CUBLASLT_ORDER_ROW; p->d.ld = p->c.ld = 48; }},
+    {"fp8_tn", 0, NS, a_not_transposed},
+    {"fp8_tn", 89, NS, b_transposed},
+    {"fp8_tn", 90, NS, [](Product* p) { a_not_transposed(p); b_transposed(p); }},
+    {"fp8_tn", 120, NS, a_not_transposed},
+    {"fp8_k", 0, NS, [](Product* p) { p->a.rows = p->b.rows = 56; }},
+    {"fp8_k", 100, NS, [](Product* p) { p->a.rows = p->b.rows = 56; }},
+    {"fp8_m", 0, NS, [](Product* p) { p->a.cols = p->c.rows = p->d.rows = 24; }},
+    {"fp8_n", 0, NS, [](Product* p) { p->b.cols = p->c.cols = p->d.cols = 44; }},
+    {"fp8_n", 0, NS, [](Product* p) { types(p, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_32F, CUDA_R_32F); p->b.cols = p->c.cols = p->d.cols = 46; }},
+    {"fp8_n", 0, NS, [](Product* p) { types(p, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_8F_E4M3); p->b.cols = p->c.cols = p->d.cols = 40; }},
+    {"fp8_ld", 0, NS, [](Product* p) { p->a.ld = 72; }},
+    {"fp8_ld", 90, NS, [](Product* p) { p->b.ld = 65; }},
+    {"fp8_ld", 0, NS, [](Product* p) { p->d.ld = 36; }},
+    {"fp8_ld", 0, NS, [](Product* p) { p->c.ld = 34; }},
+    {"fp8_batch_stride", 0, NS, [](Product* p) { batch2(p); p->a.batch_offset = 8; }},
+    {"fp8_batch_stride", 0, NS, [](Product* p) { batch2(p); p->d.batch_offset = 4; }},
+    {"scale_ab", 0, IV, [](Product* p) { bf16(p); p->op.a_scale = p->scales; }},
+    {"scale_ab", 0, IV, [](Product* p) { bf16(p); p->op.b_scale = p->scales; }},
+    {"scale_c", 0, IV, [](Product* p) { bf16(p); p->op.c_scale = p->scales; }},
+    {"scale_d", 0, IV, [](Product* p) { p->op.d_scale = p->scales; }},
+    {"scale_d", 90, IV, [](Product* p) { types(p, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_32F, CUDA_R_32F); p->op.d_scale = p->scales; }},
+    {"amax_d", 0, IV, [](Product* p) { p->op.amax_d = p->scales; }},
+    {"amax_d", 90, IV, [](Product* p) { p->op.amax_d = p->scales; }},
+    {"scale_aux", 0, IV, [](Product* p) { p->op.aux_scale = p->scales; }},
+    {"mode_fp8", 0, NS, [](Product* p) { bf16(p); p->op.a_scale_mode = p->op.b_scale_mode = OUTER; }},
+    {"mode_vec16", 0, NS, [](Product* p) { modes(p, VEC16, VEC16); }},
+    {"mode_vec16", 100, NS, [](Product* p) { modes(p, VEC16, VEC16); }},
+    {"mode_outer_arch", 89, NS, [](Product* p) { modes(p, OUTER, OUTER); }},
+    {"mode_outer_arch", 100, NS, [](Product* p) { modes(p, OUTER, OUTER); }},
+    {"mode_outer_arch", 120, NS, [](Product* p) { modes(p, OUTER, OUTER); }},
+    {"mode_block_arch", 89, NS, [](Product* p) { modes(p, VEC128, BLK); }},
+    {"mode_block_arch", 100, NS, [](Product* p) { modes(p, BLK, VEC128); }},
+    {"mode_block_arch", 120, NS, [](Product* p) { modes(p, VEC128, VEC128); }},
+    {"mode_mx_arch", 89, NS, [](Product* p) { modes(p, VEC32, VEC32); }},
+    {"mode_mx_arch", 90, NS, [](Product* p) { modes(p, VEC32, VEC32); }},
+    {"mode_blk_blk", 0, NS, [](Product* p) { modes(p, BLK, BLK); }},
+    {"mode_blk_blk", 90, NS, [](Product* p) { modes(p, BLK, BLK); }},
+    {"mode_pair", 0, NS, [](Product* p) { modes(p, OUTER, SCALAR); }},
+    {"mode_pair", 90, NS, [](Product* p) { modes(p, OUTER, VEC128); }},
+    {"mode_pair", 0, NS, [](Product* p) { modes(p, VEC32, VEC128); }},
+    {"mode_c_d", 0, NS, [](Product* p) { p->op.d_scale_mode = OUTER; }},
+    {"mode_d_fp8", 90, NS, [](Product* p) { types(p, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_8F_E4M3); modes(p, OUTER, OUTER); }},
+    {"mode_d_fp8", 90, NS, [](Product* p) { types(p, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_8F_E4M3); modes(p, BLK, VEC128); }},
+    {"mode_pointer", 90, IV, [](Product* p) { modes(p, OUTER, OUTER); p->op.b_scale = NULL; }},
+    {"mode_d_out", 0, NS, [](Product* p) { p->op.d_out_scale = p->scales; }},
+    {"fast_accum", 0, NS, [](Product* p) { bf16(p); p->op.fast_accum = 1; }},
+    {"epilogue_fp8", 0, NS, [](Product* p) { p->op.epilogue = CUBLASLT_EPILOGUE_BGRADA; }},
+    {"epilogue_fp8", 0, NS, [](Product* p) { p->op.epilogue = CUBLASLT_EPILOGUE_BGRADB; }},
+    {"epilogue_block", 90, NS, [](Product* p) { modes(p, BLK, VEC128); p->op.epilogue = CUBLASLT_EPILOGUE_GELU_BIAS; }},
+    {"epilogue_batch", 0, NS, [](Product* p) { batch2(p); p->op.epilogue = CUBLASLT_EPILOGUE_BIAS; }},
+    {"epilogue_run", 0, NS, [](Product* p) { p->op.epilogue = CUBLASLT_EPILOGUE_GELU_BIAS; }},
+    {"epilogue_run", 0, NS, [](Product* p) { bf16(p); p->op.epilogue = CUBLASLT_EPILOGUE_BGRADB; }},
+    {"pointer_mode_run", 0, NS, [](Product* p) { p->op.pointer_mode = CUBLASLT_POINTER_MODE_DEVICE_VECTOR; }},
+    {"pref_search", 0, NS, [](Product* p) { p->preference.search_mode = CUBLASLT_SEARCH_LIMITED_BY_ALGO_ID; }},
+    {"pref_alignment", 0, NS, [](Product* p) { p->preference.align_b = 8; }},
+    {"pref_workspace", 0, NS, [](Product* p) { p->preference.max_workspace = 0; }},
+    {"pref_workspace", 90, NS, [](Product* p) { p->preference.max_workspace = (1 << 20) - 1; }},
+};
+
+static const Case run_cases[] = {
+    {"run_null", 0, IV, [](Product* p) { p->A = NULL; }},
+    {"run_null", 0, IV, [](Product* p) { p->C = NULL; p->beta = 1.0f; }},
+    {"run_host", 0, IV, [](Product* p) { static char host[1 << 16] __attribute__((aligned(256))); p->B = host; }},
+    {"run_beyond", 0, IV, [](Product* p) { p->A += 272; }},
+    {"run_beyond", 0, IV, [](Product* p) { p->D += 272; }},
+    {"run_alpha_beta", 0, IV, [](Product* p) { p->alpha_at = p->scales; }},
+    {"run_alpha_beta", 0, IV, [](Product* p) { p->op.pointer_mode = CUBLASLT_POINTER_MODE_DEVICE; p->alpha_at = p->scales; }},
+    {"run_fp8_align", 0, IV, [](Product* p) { p->A += 8; }},
+    {"run_fp8_align", 90, IV, [](Product* p) { p->D += 8; }},
+    {"run_fp8_align", 0, IV, [](Product* p) { p->C += 4; }},
+    {"run_algo", 0, IV, [](Product* p) { p->heuristic.algo.data[0] = 0; }},
+    {"run_algo_align", 0, IV, [](Product* p) { bf16(p); p->B += 2; }},
+    {"run_beta_fp8_d", 0, NS, [](Product* p) { types(p, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_8F_E4M3); p->beta = 1.0f; }},
+    {"run_in_place", 0, IV, [](Product* p) { bf16(p); p->beta = 1.0f; p->C = p->D; p->c.ld = 33; p->c.cols = p->d.cols = p->b.cols = 16; }},
+    {"run_scale_host", 0, IV, [](Product* p) { p->op.a_scale = p->on_host; }},
+    {"run_scale_host", 90, IV, [](Product* p) { p->op.b_scale = p->on_host; }},
+    {"run_scale_align", 90, IV, [](Product* p) { modes(p, BLK, VEC128); p->op.b_scale = p->scales + 1; }},
+    {"run_amax_host", 0, IV, [](Product* p) { types(p, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_8F_E4M3); p->op.amax_d = p->on_host; }},
+    {"run_bias_null", 0, IV, [](Product* p) { p->op.epilogue = CUBLASLT_EPILOGUE_BIAS; }},
+    {"run_bias_host", 0, IV, [](Product* p) { p->op.epilogue = CUBLASLT_EPILOGUE_BIAS; p->op.bias = p->on_host; }},
+    {"run_bias_host", 0, IV, [](Product* p) { p->op.epilogue = CUBLASLT_EPILOGUE_BIAS; p->op.bias = p->bias + 128 - 62; }},
+    {"run_workspace_small", 0, IV, [](Product* p) { p->workspace_bytes = 1 << 19; }},
+    {"run_workspace_small", 0, IV, [](Product* p) { p->use_algo = false; p->workspace_bytes = 0; p->workspace = NULL; }},
+    {"run_workspace_host", 0, IV, [](Product* p) { p->workspace = NULL; }},
+    {"run_workspace_host", 0, IV, [](Product* p) { p->workspace_bytes += 512; }},
+    {"run_workspace_align", 0, IV, [](Product* p) { p->workspace += 128; }},
+    {"run_modes", 90, NS, [](Product* p) { modes(p, BLK, VEC128); }},
+    {"run_modes", 100, NS, [](Product* p) { modes(p, VEC32, VEC32); }},
+};
+
+static void check_refused(const Case* t, cublasStatus_t got, const char* when) {
+    const size_t length = strlen(t->rule);
+    const char* reason = cpu_cublaslt_last_reason();
+    CHECK(got == t->status, "rule %s, arch %d: %s answers %s, not %s (%s)", t->rule, t->arch, when, cublasGetStatusName(got), cublasGetStatusName(t->status), reason);
+    CHECK(!strncmp(reason, t->rule, length) && reason[length] == ':', "rule %s, arch %d: %s gives the reason \"%s\"", t->rule, t->arch, when, reason);
+    CHECK(strlen(reason) > length + 20 && strchr(reason, '('), "rule %s: no words or no sizes in \"%s\"", t->rule, reason);
+}
+
+static void test_cublaslt_refuses_at_plan(void) {
+    for (const Case& t : plan_cases) {
+        Product p(CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_16BF, 32, 48, 64);
+        OK(p.plan());
+        cpu_modes()->arch = t.arch;
+        t.mutate(&p);
+        check_refused(&t, p.plan(), "the heuristic");
+        // and cublasLtMatmul itself does not trust the caller, except for what only a preference says
+        if (strncmp(t.rule, "pref_", 5) != 0) { check_refused(&t, p.run(), "cublasLtMatmul"); }
+        cpu_modes()->arch = 0;
+    }
+}
+
+static void test_cublaslt_refuses_at_run(void) {
+    for (const Case& t : run_cases) {
+        Product p(CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_16BF, 32, 48, 64);
+        cpu_modes()->arch = t.arch;
+        OK(p.plan());
+        char *keep[5] = {p.A, p.B, p.C, p.D, p.workspace};
+        t.mutate(&p);
+        if (strcmp(t.rule, "run_algo") != 0) { OK(p.plan()); }  // the plan alone shows nothing
+        check_refused(&t, p.run(), "cublasLtMatmul");
+        p.A = keep[0]; p.B = keep[1]; p.C = keep[2]; p.D = keep[3]; p.workspace = keep[4];
+        cpu_modes()->arch = 0;
+    }
+}
+
+static void test_cublaslt_every_rule_has_a_case(void) {
+    static const char* const names[] = {
+#define RULE_NAME(name, who, when, status, condition, reason) #name,
+        CPU_LT_RULE_TABLE(RULE_NAME)
+#undef RULE_NAME
+    };
+    for (const char* name : names) {
+        bool found = false;
+        for (const Case& t : plan_cases) { found = found || !strcmp(t.rule, name); }
+        for (const Case& t : run_cases) { found = found || !strcmp(t.rule, name); }
+        CHECK(found, "rule %s has no case", name);
+    }
+}
+
+// ----------------------------------------------------------------------------
+// acceptance by architecture
+
+static void test_cublaslt_accepts_by_arch(void) {
+    // columns: 0 (none in particular), 80, 89, 90, 100, 120
+    static const int archs[] = {0, 80, 89, 90, 100, 120};
+    static const struct { const char* what; int accepted[6]; void (*mutate)(Product*); } table[] = {
+        {"BF16 NN", {1, 1, 1, 1, 1, 1}, [](Product* p) { bf16(p); p->op.trans_a = CUBLAS_OP_N; p->a.cols = 32; }},
+        {"FP32 with TF32", {1, 1, 1, 1, 1, 1}, [](Product* p) { bf16(p); types(p, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F); p->op.compute_type = CUBLAS_COMPUTE_32F_FAST_TF32; }},
+        {"E4M3 x E4M3 TN", {1, 0, 1, 1, 1, 1}, [](Product*) {}},
+        {"E4M3 x E5M2 TN to FP32", {1, 0, 1, 1, 1, 1}, [](Product* p) { types(p, CUDA_R_8F_E4M3, CUDA_R_8F_E5M2, CUDA_R_32F, CUDA_R_32F); }},
+        {"E5M2 x E4M3 TN to E5M2", {1, 0, 1, 1, 1, 1}, [](Product* p) { types(p, CUDA_R_8F_E5M2, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_8F_E5M2); }},
+        {"FP8 NN", {0, 0, 0, 0, 1, 0}, a_not_transposed},
+        {"FP8 TT", {0, 0, 0, 0, 1, 0}, b_transposed},
+        {"fast accumulation", {1, 0, 1, 1, 1, 1}, [](Product* p) { p->op.fast_accum = 1; }},
+        {"FP8 with bias", {1, 0, 1, 1, 1, 1}, [](Product* p) { p->op.epilogue = CUBLASLT_EPILOGUE_BIAS; p->op.bias_type = CUDA_R_16BF; }},
+        {"outer vectors", {1, 0, 0, 1, 0, 0}, [](Product* p) { modes(p, OUTER, OUTER); }},
+        {"VEC128 x VEC128", {1, 0, 0, 1, 0, 0}, [](Product* p) { modes(p, VEC128, VEC128); }},
+        {"VEC128 x BLK128", {1, 0, 0, 1, 0, 0}, [](Product* p) { modes(p, VEC128, BLK); }},
+        {"BLK128 x VEC128 with bias", {1, 0, 0, 1, 0, 0}, [](Product* p) { modes(p, BLK, VEC128); p->op.epilogue = CUBLASLT_EPILOGUE_BIAS; }},
+        {"BLK128 x BLK128", {0, 0, 0, 0, 0, 0}, [](Product* p) { modes(p, BLK, BLK); }},
+        {"VEC32 (mx)", {1, 0, 0, 0, 1, 1}, [](Product* p) { modes(p, VEC32, VEC32); }},
+        {"E5M2 x E5M2", {0, 0, 0, 0, 0, 0}, [](Product* p) { types(p, CUDA_R_8F_E5M2, CUDA_R_8F_E5M2, CUDA_R_16BF, CUDA_R_16BF); }},
+    };
+    for (auto& row : table) {
+        for (int i = 0; i < 6; i++) {
+            Product p(CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_16BF, 32, 48, 64);
+            cpu_modes()->arch = archs[i];
+            row.mutate(&p);
+            const cublasStatus_t status = p.plan();
+            cpu_modes()->arch = 0;
+            CHECK((status == CUBLAS_STATUS_SUCCESS) == (row.accepted[i] != 0), "%s on %d: %s (%s)", row.what, archs[i], cublasGetStatusName(status), cpu_cublaslt_last_reason());
+        }
+    }
+}
+
+// Shapes of GPT-2 that must pass: every linear layer of d12 to d48 and the byte model, N = B*T a multiple of 8.
+static void test_cublaslt_accepts_model_shapes(void) {
+    for (int C : {128, 256, 384, 768, 1024, 1280, 1600}) {
+        for (int tokens : {8, 64, 1000, 4096}) {
+            const int shapes[][3] = {{3 * C, tokens, C}, {C, tokens, C}, {4 * C, tokens, C}, {C, tokens, 4 * C}};
+            for (auto& s : shapes) {
+                cublasLtMatmulDescOpaque_t op;
+                cublasLtMatrixLayoutOpaque_t a, b, d;
+                cublasLtMatmulDescInit(&op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+                op.trans_a = CUBLAS_OP_T;
+                cublasLtMatrixLayoutInit(&a, CUDA_R_8F_E4M3, s[2], s[0], s[2]);
+                cublasLtMatrixLayoutInit(&b, CUDA_R_8F_E4M3, s[2], s[1], s[2]);
+                cublasLtMatrixLayoutInit(&d, CUDA_R_16BF, s[0], s[1], s[0]);
+                CpuLtQuery q = cpu_lt_query(&op, &a, &b, &d, &d);
+                CHECK(cpu_lt_check(&q) == CUBLAS_STATUS_SUCCESS, "m %d n %d k %d: %s", s[0], s[1], s[2], cpu_cublaslt_last_reason());
+            }
+        }
+    }
+}
+
+// ----------------------------------------------------------------------------
+// the interface
+
+static void test_cublaslt_attributes(void) {
+    cublasLtMatmulDesc_t op;
+    cublasLtMatrixLayout_t layout;
+    cublasLtMatmulPreference_t preference;
+    OK(cublasLtMatmulDescCreate(&op, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    OK(cublasLtMatrixLayoutCreate(&layout, CUDA_R_16BF, 7, 5, 9));
+    OK(cublasLtMatmulPreferenceCreate(&preference));
+    const int32_t trans = CUBLAS_OP_T;
+    const int8_t fast = 1;
+    const int64_t wide = 1;
+    OK(cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_TRANSA, &trans, sizeof(trans)));
+    OK(cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast)));
+    CHECK(op->trans_a == CUBLAS_OP_T && op->fast_accum == 1, "not set");
+    CHECK(cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_TRANSA, &wide, sizeof(wide)) == IV, "eight bytes for a four-byte attribute");
+    CHECK(cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &trans, sizeof(trans)) == IV, "FAST_ACCUM has one byte");
+    CHECK(cublasLtMatmulDescSetAttribute(op, CUBLASLT_MATMUL_DESC_TRANSA, NULL, 4) == IV, "no value");
+    CHECK(cublasLtMatmulDescSetAttribute(op, (cublasLtMatmulDescAttributes_t)9, &trans, sizeof(trans)) == IV, "no such attribute");
+    int32_t got = -1;
+    size_t written = 0;
+    OK(cublasLtMatmulDescGetAttribute(op, CUBLASLT_MATMUL_DESC_TRANSA, &got, sizeof(got), &written));
+    CHECK(got == CUBLAS_OP_T && written == 4, "got %d, %zu bytes", got, written);
+    OK(cublasLtMatmulDescGetAttribute(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, NULL, 0, &written));
+    CHECK(written == sizeof(void*), "a pointer has %zu bytes", written);
+    CHECK(cublasLtMatmulDescGetAttribute(op, CUBLASLT_MATMUL_DESC_TRANSA, NULL, 0, NULL) == IV, "asks for nothing");
+    OK(cublasLtMatmulDescGetAttribute(op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &got, sizeof(got), NULL));
+    CHECK(got == -1, "BIAS_DATA_TYPE is %d by default", got);
+    uint64_t rows = 0;
+    OK(cublasLtMatrixLayoutGetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_ROWS, &rows, sizeof(rows), NULL));
+    CHECK(rows == 7, "rows %llu", (unsigned long long)rows);
+    const int32_t batch = 3;
+    OK(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof(batch)));
+    CHECK(layout->batch_count == 3, "batch count %d", layout->batch_count);
+    uint64_t bytes = 1;
+    OK(cublasLtMatmulPreferenceGetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof(bytes), NULL));
+    CHECK(bytes == 0, "the default workspace is %llu", (unsigned long long)bytes);
+    OK(cublasLtMatmulDescDestroy(op));
+    OK(cublasLtMatrixLayoutDestroy(layout));
+    OK(cublasLtMatmulPreferenceDestroy(preference));
+    CHECK(cublasLtGetVersion() == CUBLAS_VERSION && CUBLAS_VERSION >= 130000, "version %zu", cublasLtGetVersion());
+    CHECK(!strcmp(cublasLtGetStatusName(CUBLAS_STATUS_NOT_SUPPORTED), "CUBLAS_STATUS_NOT_SUPPORTED") && strlen(cublasGetStatusString(IV)) > 5, "no names");
+}
+
+static void test_cublaslt_handles(void) {
+    Product p(CUDA_R_16BF, CUDA_R_16BF, CUDA_R_16BF, CUDA_R_16BF, 8, 8, 8);
+    OK(p.plan());
+    cublasLtHandle_t handle = p.handle;
+    cublasLtHandle_t bad;
+    OK(cublasLtCreate(&bad));
+    bad->magic++;
+    p.handle = NULL;
+    CHECK(p.run() == CUBLAS_STATUS_NOT_INITIALIZED, "NULL handle");
+    p.handle = bad;
+    CHECK(p.run() == CUBLAS_STATUS_NOT_INITIALIZED && cublasLtDestroy(bad) == CUBLAS_STATUS_NOT_INITIALIZED, "a handle that is none");
+    bad->magic--;
+    OK(cublasLtDestroy(bad));
+    p.handle = handle;
+    int returned;
+    CHECK(cublasLtMatmulAlgoGetHeuristic(handle, &p.op, &p.a, &p.b, &p.c, &p.d, &p.preference, 0, &p.heuristic, &returned) == IV, "no algorithms requested");
+    p.use_algo = false;
+    OK(p.run());
+}
+
+// Enum values against the toolkit's header, where there is one: every NAME = NUMBER of ours that it has must agree.
+static void test_cublaslt_enum_values(void) {
+    std::string text;
+    const char* home = getenv("CUDA_HOME");
+    for (const char* name : {"cublasLt.h", "cublas_api.h"}) {
+        const std::string path = std::string(home ? home : "/usr/local/cuda") + "/include/" + name;
+        FILE* f = fopen(path.c_str(), "r");
+        if (!f) { SKIP("no %s", path.c_str()); }
+        char buffer[65536];
+        size_t n;
+        while ((n = fread(buffer, 1, sizeof(buffer), f)) > 0) { text.append(buffer, n); }
+        fclose(f);
+    }
+    static const struct { const char* name; int value; } ours[] = {
+#define ENUM_VALUE(name, value, ...) {#name, value},
+        CPU_CUBLAS_STATUS_TABLE(ENUM_VALUE) CPU_LT_MATMUL_DESC_TABLE(ENUM_VALUE) CPU_LT_LAYOUT_TABLE(ENUM_VALUE) CPU_LT_PREFERENCE_TABLE(ENUM_VALUE)
+#undef ENUM_VALUE
+#define E(name) {#name, name}
+        E(CUBLAS_OP_N), E(CUBLAS_OP_T), E(CUBLAS_OP_C), E(CUBLAS_COMPUTE_16F), E(CUBLAS_COMPUTE_32F), E(CUBLAS_COMPUTE_32F_PEDANTIC), E(CUBLAS_COMPUTE_32F_FAST_16F),
+        E(CUBLAS_COMPUTE_32F_FAST_16BF), E(CUBLAS_COMPUTE_32F_FAST_TF32), E(CUBLAS_COMPUTE_32F_EMULATED_16BFX9), E(CUBLAS_COMPUTE_64F), E(CUBLAS_COMPUTE_32I),
+        E(CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F), E(CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3), E(CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0),
+        E(CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F), E(CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F), E(CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F),
+        E(CUBLASLT_ORDER_COL), E(CUBLASLT_ORDER_ROW), E(CUBLASLT_EPILOGUE_DEFAULT), E(CUBLASLT_EPILOGUE_RELU), E(CUBLASLT_EPILOGUE_BIAS), E(CUBLASLT_EPILOGUE_GELU),
+        E(CUBLASLT_EPILOGUE_BGRADA), E(CUBLASLT_EPILOGUE_BGRADB), E(CUBLASLT_POINTER_MODE_DEVICE_VECTOR), E(CUBLASLT_SEARCH_BEST_FIT), E(CUBLASLT_BATCH_MODE_POINTER_ARRAY)
+#undef E
+    };
+    int compared = 0;
+    for (auto& e : ours) {
+        size_t at = 0, length = strlen(e.name);
+        while ((at = text.find(e.name, at)) != std::string::npos) {
+            size_t end = at + length;
+            bool whole = !(at > 0 && (isalnum(text[at - 1]) || text[at - 1] == '_'));
+            while (end < text.size() && text[end] == ' ') { end++; }
+            if (whole && text[end] == '=' && isdigit(text[text.find_first_not_of(' ', end + 1)])) {
+                const long theirs = strtol(text.c_str() + end + 1, NULL, 0);
+                CHECK(theirs == e.value, "%s is %ld there, %d here", e.name, theirs, e.value);
+                compared++;
+                break;
+            }
+            at += length;
+        }
+    }
+    CHECK(compared >= 80, "only %d names found", compared);
+}
+
+// ----------------------------------------------------------------------------
+// meaning
+
+static void fill_fp8(char* at, int count, uint32_t type, uint64_t seed) {
+    TestRng rng = {seed};
+    for (int i = 0; i < count; i++) { ((uint8_t*)at)[i] = __nv_cvt_float_to_fp8((float)(int)(test_rng_u64(&rng) % 9) - 4.0f, __NV_SATFINITE, type == CUDA_R_8F_E4M3 ? __NV_E4M3 : __NV_E5M2); }
+}
+static double dot(const Product& p, int i, int j) {  // TN, no batch
+    double sum = 0.0;
+    for (int k = 0; k < (int)p.a.rows; k++) { sum += (double)cpu_gemm_load(p.A, i * p.a.ld + k, cpu_lt_gemm_type(p.a.type)) * cpu_gemm_load(p.B, j * p.b.ld + k, cpu_lt_gemm_type(p.b.type)); }
+    return sum;
+}
+
+// D = alpha * scaleA * scaleB * A B + beta * scaleC * C + bias, for every FP8 pair, FP32 and BF16 results, C apart and in place.
+static void test_cublaslt_fp8_formula(void) {
+    static const uint32_t pairs[][2] = {{CUDA_R_8F_E4M3, CUDA_R_8F_E4M3}, {CUDA_R_8F_E4M3, CUDA_R_8F_E5M2}, {CUDA_R_8F_E5M2, CUDA_R_8F_E4M3}};
+    for (auto& pair : pairs) {
+        for (cudaDataType_t td : {CUDA_R_32F, CUDA_R_16BF}) {
+            for (int in_place = 0; in_place < 2; in_place++) {
+                const int m = 32, n = 24, k = 48;
+                Product p((cudaDataType_t)pair[0], (cudaDataType_t)pair[1], td, td, m, n, k);
+                const CpuGemmType type = cpu_lt_gemm_type(td);
+                fill_fp8(p.A, m * k, pair[0], 1);
+                fill_fp8(p.B, n * k, pair[1], 2);
+                std::vector<float> c(m * n);
+                for (int i = 0; i < m * n; i++) {
+                    c[i] = (float)(i % 17) - 8.0f;
+                    if (type == CPU_GEMM_F32) { ((float*)p.C)[i] = c[i]; } else { ((uint16_t*)p.C)[i] = cpu_gemm_float_to_bf16(c[i]); }
+                }
+                for (int i = 0; i < m; i++) { ((uint16_t*)p.bias)[i] = cpu_gemm_float_to_bf16((float)i); }
+                p.scales[0] = 0.5f;
+                p.scales[1] = 0.25f;
+                p.scales[2] = 4.0f;
+                p.op.a_scale = &p.scales[0];
+                p.op.b_scale = &p.scales[1];
+                p.op.c_scale = &p.scales[2];
+                p.op.epilogue = CUBLASLT_EPILOGUE_BIAS;
+                p.op.bias = p.bias;
+                p.alpha = 2.0f;
+                p.beta = 0.5f;
+                char* d = p.D;
+                if (in_place) { p.D = p.C; }
+                OK(p.plan());
+                OK(p.run());
+                for (int i = 0; i < m; i++) {
+                    for (int j = 0; j < n; j++) {
+                        const float want = (float)(0.25 * dot(p, i, j) + 2.0 * c[j * m + i] + i);
+                        const float rounded = type == CPU_GEMM_F32 ? want : cpu_gemm_bits_float((uint32_t)cpu_gemm_float_to_bf16(want) << 16), got = cpu_gemm_load(p.D, j * m + i, type);
+                        CHECK(got == rounded, "(%d, %d) is %g, not %g, in place %d", i, j, got, rounded, in_place);
+                    }
+                }
+                p.D = d;
+            }
+        }
+    }
+}
+
+// An FP8 D: amax before the scale, conversion saturates.
+static void test_cublaslt_fp8_d(void) {
+    const int m = 16, n = 32, k = 32;
+    Product p(CUDA_R_8F_E4M3, CUDA_R_8F_E5M2, CUDA_R_16BF, CUDA_R_8F_E4M3, m, n, k);
+    fill_fp8(p.A, m * k, CUDA_R_8F_E4M3, 3);
+    fill_fp8(p.B, n * k, CUDA_R_8F_E5M2, 4);
+    p.scales[3] = 8.0f;
+    p.scales[4] = -1.0f;
+    p.op.d_scale = &p.scales[3];
+    p.op.amax_d = &p.scales[4];
+    OK(p.plan());
+    OK(p.run());
+    double amax = 0.0;
+    int saturated = 0;
+    for (int i = 0; i < m; i++) {
+        for (int j = 0; j < n; j++) {
+            const float x = (float)dot(p, i, j);
+            amax = fmax(amax, fabs(x));
+            saturated += fabsf(8.0f * x) > 448.0f;
+            const uint8_t want = __nv_cvt_float_to_fp8(8.0f * x, __NV_SATFINITE, __NV_E4M3), got = ((uint8_t*)p.D)[j * m + i];
+            CHECK(got == want, "(%d, %d) is %02x, not %02x (%g)", i, j, got, want, x);
+        }
+    }
+    CHECK(p.scales[4] == (float)amax, "amax %g, not %g", p.scales[4], amax);
+    CHECK(saturated > 0, "nothing saturated: the test shows less than it says");
+}
+
+// Every combination of transposes and orders of BF16, leading dimensions longer than needed, alpha and beta in device memory.
+static void test_cublaslt_bf16_layouts(void) {
+    const int m = 10, n = 14, k = 12;
+    for (int layout = 0; layout < 64; layout++) {
+        Product p(CUDA_R_16BF, CUDA_R_16BF, CUDA_R_16BF, CUDA_R_32F, 16, 16, 16);
+        const int trans[2] = {layout & 1, layout >> 1 & 1}, order[3] = {layout >> 2 & 1, layout >> 3 & 1, layout >> 4 & 1};
+        auto init = [&](cublasLtMatrixLayout_t l, cudaDataType_t type, int rows, int cols, int row_order) { cublasLtMatrixLayoutInit(l, type, rows, cols, 16); l->order = row_order; };
+        init(&p.a, CUDA_R_16BF, trans[0] ? k : m, trans[0] ? m : k, order[0]);
+        init(&p.b, CUDA_R_16BF, trans[1] ? n : k, trans[1] ? k : n, order[1]);
+        init(&p.d, CUDA_R_32F, m, n, order[2]);
+        p.c = p.d;
+        p.op.trans_a = trans[0] ? CUBLAS_OP_T : CUBLAS_OP_N;
+        p.op.trans_b = trans[1] ? CUBLAS_OP_T : CUBLAS_OP_N;
+        if (layout >= 32) {
+            p.op.pointer_mode = CUBLASLT_POINTER_MODE_DEVICE;
+            p.scales[0] = 2.0f;
+            p.scales[1] = 0.0f;
+            p.alpha_at = &p.scales[0];
+            p.beta_at = &p.scales[1];
+        }
+        auto a_at = [&](int i, int x) { const int r = trans[0] ? x : i, c = trans[0] ? i : x; return order[0] ? r * 16 + c : c * 16 + r; };
+        auto b_at = [&](int x, int j) { const int r = trans[1] ? j : x, c = trans[1] ? x : j; return order[1] ? r * 16 + c : c * 16 + r; };
+        for (int i = 0; i < m; i++) { for (int x = 0; x < k; x++) { ((uint16_t*)p.A)[a_at(i, x)] = cpu_gemm_float_to_bf16((float)((i * 5 + x * 3) % 11) - 5.0f); } }
+        for (int j = 0; j < n; j++) { for (int x = 0; x < k; x++) { ((uint16_t*)p.B)[b_at(x, j)] = cpu_gemm_float_to_bf16((float)((j * 7 + x) % 9) - 4.0f); } }
+        OK(p.plan());
+        OK(p.run());
+        for (int i = 0; i < m; i++) {
+            for (int j = 0; j < n; j++) {
+                float want = 0.0f;
+                for (int x = 0; x < k; x++) { want += ((float)((i * 5 + x * 3) % 11) - 5.0f) * ((float)((j * 7 + x) % 9) - 4.0f); }
+                want *= layout >= 32 ? 2.0f : 1.0f;
+                const float got = ((float*)p.D)[order[2] ? i * 16 + j : j * 16 + i];
+                CHECK(got == want, "layout %d (%d, %d) is %g, not %g", layout, i, j, got, want);
+            }
+        }
+    }
+}
+
+static void test_cublaslt_batches(void) {
+    const int m = 16, n = 24, k = 32, batch = 3;
+    for (cudaDataType_t type : {CUDA_R_8F_E4M3, CUDA_R_16BF}) {
+        Product p(type, type, CUDA_R_16BF, CUDA_R_16BF, m, n, k, batch);
+        for (int i = 0; i < m * k * batch; i++) {
+            const float x = (float)(i % 7) - 3.0f;
+            if (type == CUDA_R_16BF) { ((uint16_t*)p.A)[i] = cpu_gemm_float_to_bf16(x); } else { ((uint8_t*)p.A)[i] = __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3); }
+        }
+        for (int i = 0; i < n * k * batch; i++) {
+            const float x = (float)(i % 5) - 2.0f;
+            if (type == CUDA_R_16BF) { ((uint16_t*)p.B)[i] = cpu_gemm_float_to_bf16(x); } else { ((uint8_t*)p.B)[i] = __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3); }
+        }
+        OK(p.plan());
+        OK(p.run());
+        for (int b = 0; b < batch; b++) {
+            for (int i = 0; i < m; i++) {
+                for (int j = 0; j < n; j++) {
+                    float want = 0.0f;
+                    for (int x = 0; x < k; x++) { want += ((float)((b * m * k + i * k + x) % 7) - 3.0f) * ((float)((b * n * k + j * k + x) % 5) - 2.0f); }
+                    CHECK(((uint16_t*)p.D)[b * m * n + j * m + i] == cpu_gemm_float_to_bf16(want), "batch %d (%d, %d)", b, i, j);
+                }
+            }
+        }
+    }
+}
+
+// The switch of the truncated accumulator counts only with FAST_ACCUM.
+static void test_cublaslt_hopper_accumulator(void) {
+    const int m = 16, n = 16, k = 1024;
+    std::vector<float> results[4];
+    for (int way = 0; way < 4; way++) {
+        Product p(CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_32F, CUDA_R_32F, m, n, k);
+        TestRng rng = {7};
+        for (int i = 0; i < m * k; i++) { ((uint8_t*)p.A)[i] = (uint8_t)(0x30 + test_rng_u64(&rng) % 32); }
+        for (int i = 0; i < n * k; i++) { ((uint8_t*)p.B)[i] = (uint8_t)(0x30 + test_rng_u64(&rng) % 32); }
+        cpu_modes()->hopper_acc = way & 1;
+        p.op.fast_accum = (int8_t)(way >> 1);
+        OK(p.plan());
+        OK(p.run());
+        results[way].assign((float*)p.D, (float*)p.D + m * n);
+        cpu_modes()->hopper_acc = 0;
+    }
+    CHECK(results[1] == results[0] && results[2] == results[0], "one of switch and FAST_ACCUM alone changes the result");
+    CHECK(results[3] != results[0], "both together change nothing");
+    for (int i = 0; i < m * n; i++) {
+        const float x = results[3][i], y = results[0][i];
+        CHECK(x < y && x > 0.98f * y, "%d: %g against %g: truncation of positive sums only loses", i, x, y);
+    }
+}
+
+// Poisoned memory: nothing depends on the workspace, scratch or unread C; what lies beyond D stays.
+static void test_cublaslt_check_mode(void) {
+    cpu_modes()->check = 1;
+    const int m = 32, n = 24, k = 64;
+    Product p(CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_16BF, m, n, k);
+    fill_fp8(p.A, m * k, CUDA_R_8F_E4M3, 1);
+    fill_fp8(p.B, n * k, CUDA_R_8F_E4M3, 2);
+    memset(p.C, 0xff, m * n * 2);
+    memset(p.workspace, 0, p.workspace_bytes);
+    OK(p.plan());
+    OK(p.run());
+    for (int i = 0; i < m; i++) { for (int j = 0; j < n; j++) { CHECK(((uint16_t*)p.D)[j * m + i] == cpu_gemm_float_to_bf16((float)dot(p, i, j)), "(%d, %d)", i, j); } }
+    for (int i = 0; i < 256; i++) { CHECK((uint8_t)p.D[m * n * 2 + i] == 0xff, "byte %d after D was written", i); }
+    CHECK((uint8_t)p.workspace[0] == 0xff, "the workspace is left alone in check mode");
+    cpu_modes()->check = 0;
+}
+
+int main(int argc, char** argv) {
+    static const Test tests[] = {
+        {"cublaslt_refuses_at_plan", test_cublaslt_refuses_at_plan, QUICK},
+        {"cublaslt_refuses_at_run", test_cublaslt_refuses_at_run, QUICK},
+        {"cublaslt_every_rule_has_a_case", test_cublaslt_every_rule_has_a_case, QUICK},
+        {"cublaslt_accepts_by_arch", test_cublaslt_accepts_by_arch, QUICK},
+        {"cublaslt_accepts_model_shapes", test_cublaslt_accepts_model_shapes, QUICK},
+        {"cublaslt_attributes", test_cublaslt_attributes, QUICK},
+        {"cublaslt_handles", test_cublaslt_handles, QUICK},
+        {"cublaslt_enum_values", test_cublaslt_enum_values, QUICK},
+        {"cublaslt_fp8_formula", test_cublaslt_fp8_formula, QUICK},
+        {"cublaslt_fp8_d", test_cublaslt_fp8_d, QUICK},
+        {"cublaslt_bf16_layouts", test_cublaslt_bf16_layouts, QUICK},
+        {"cublaslt_batches", test_cublaslt_batches, QUICK},
+        {"cublaslt_hopper_accumulator", test_cublaslt_hopper_accumulator, QUICK},
+        {"cublaslt_check_mode", test_cublaslt_check_mode, QUICK},
+    };
+    return TEST_MAIN(tests);
+}

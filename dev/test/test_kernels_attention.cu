@@ -1,0 +1,262 @@
+/* test_kernels_attention.cu - causal attention, forward and backward, against a double oracle; groups of heads; causality
+ *
+ * Groups are made small (ATTENTION_GROUP_ELEMENTS), so that one head, several heads, all heads and a last incomplete group occur at small sizes.
+ * Covers: llmc/attention.cuh
+ */
+#define ATTENTION_GROUP_ELEMENTS 2048
+#include "dev/test/oracle.h"
+#include "llmc/attention.cuh"
+
+typedef struct { int B, T, NH, hs; } Case;
+//                               all heads at once                                  groups of 3 of 4     one by one                                        more than 256 columns
+static const Case cases[] = {{1, 1, 1, 8}, {2, 1, 3, 16}, {2, 7, 4, 8}, {1, 16, 3, 16}, {3, 24, 4, 16}, {2, 33, 4, 32}, {1, 33, 5, 64}, {1, 64, 3, 64}, {1, 300, 2, 16}};
+
+// ---------------------------------------------------------------------------- oracle and naive version
+
+// One (batch, head): q, k, v of token t at qkv[t * 3C], + C, + 2C; y[t * C]; lse[t].
+static void forward_cpu(double* y, double* lse, const double* qkv, int T, int C, int hs) {
+    for (int t = 0; t < T; t++) {
+        Doubles p(t + 1);
+        double top = -INFINITY, sum = 0;
+        for (int u = 0; u <= t; u++) {
+            double s = 0;
+            for (int i = 0; i < hs; i++) { s += qkv[(size_t)t * 3 * C + i] * qkv[(size_t)u * 3 * C + C + i]; }
+            p[u] = s / sqrt((double)hs);
+            top = fmax(top, p[u]);
+        }
+        for (double& x : p) { x = exp(x - top); sum += x; }
+        lse[t] = top + log(sum);
+        for (int i = 0; i < hs; i++) {
+            double out = 0;
+            for (int u = 0; u <= t; u++) { out += p[u] / sum * qkv[(size_t)u * 3 * C + 2 * C + i]; }
+            y[(size_t)t * C + i] = out;
+        }
+    }
+}
+static void backward_cpu(double* dqkv, const double* dy, const double* qkv, int T, int C, int hs) {
+    const double scale = 1 / sqrt((double)hs);
+    for (int t = 0; t < T; t++) { for (int part = 0; part < 3; part++) { for (int i = 0; i < hs; i++) { dqkv[(size_t)t * 3 * C + part * C + i] = 0; } } }
+    for (int t = 0; t < T; t++) {
+        const double *q = qkv + (size_t)t * 3 * C, *g = dy + (size_t)t * C;
+        Doubles p(t + 1), dp(t + 1);
+        double top = -INFINITY, sum = 0, delta = 0;
+        for (int u = 0; u <= t; u++) {
+            const double *k = qkv + (size_t)u * 3 * C + C, *v = k + C;
+            for (int i = 0; i < hs; i++) { p[u] += q[i] * k[i] * scale; dp[u] += g[i] * v[i]; }
+            top = fmax(top, p[u]);
+        }
+        for (double& x : p) { x = exp(x - top); sum += x; }
+        for (int u = 0; u <= t; u++) { p[u] /= sum; delta += p[u] * dp[u]; }
+        for (int u = 0; u <= t; u++) {
+            const double* k = qkv + (size_t)u * 3 * C + C;
+            double ds = p[u] * (dp[u] - delta) * scale;
+            for (int i = 0; i < hs; i++) {
+                dqkv[(size_t)t * 3 * C + i] += ds * k[i];
+                dqkv[(size_t)u * 3 * C + C + i] += ds * q[i];
+                dqkv[(size_t)u * 3 * C + 2 * C + i] += p[u] * g[i];
+            }
+        }
+    }
+}
+// Scores in float, probabilities rounded to T for the second product.
+template <class T>
+static void forward_lowp(float* y, float* lse, const float* qkv, int seq_len, int C, int hs, int bits) {
+    const float scale = 1.0f / sqrtf((float)hs);
+    Floats p(seq_len);
+    for (int t = 0; t < seq_len; t++) {
+        float top = -INFINITY, sum = 0;
+        for (int u = 0; u <= t; u++) {
+            p[u] = naive_dot(0, qkv + (size_t)t * 3 * C, 1, qkv + (size_t)u * 3 * C + C, 1, hs, bits, 16) * scale;
+            top = fmaxf(top, p[u]);
+        }
+        for (int u = 0; u <= t; u++) { p[u] = naive_expf(p[u] - top); sum += p[u]; }
+        for (int u = 0; u <= t; u++) { p[u] = ref_round<T>(p[u] / sum); }
+        lse[t] = top + logf(sum);
+        for (int i = 0; i < hs; i++) { y[(size_t)t * C + i] = ref_round<T>(naive_dot(0, p.data(), 1, qkv + 2 * C + i, 3 * C, t + 1, bits, 16)); }
+    }
+}
+// From the naive y and lse; probabilities and dS rounded to T for their products. The scores are made in another way than in the forward pass (q scaled
+// first), and delta is summed downwards: a library's sums do not agree with each other by design either, and for T = 1 all errors would cancel.
+template <class T>
+static void backward_lowp(float* dqkv, const float* dy, const float* qkv, const float* y, const float* lse, int seq_len, int C, int hs, int bits) {
+    const float scale = 1.0f / sqrtf((float)hs);
+    const size_t n = seq_len;
+    Floats p(n * n, 0.0f), ds(n * n, 0.0f);
+    for (int t = 0; t < seq_len; t++) {
+        const float *q = qkv + (size_t)t * 3 * C, *g = dy + (size_t)t * C;
+        float delta = 0;
+        Floats scaled(q, q + hs);
+        for (float& x : scaled) { x *= scale; }
+        for (int i = hs - 1; i >= 0; i--) { delta += g[i] * y[(size_t)t * C + i]; }
+        for (int u = 0; u <= t; u++) {
+            const float* k = qkv + (size_t)u * 3 * C + C;
+            float x = naive_expf(naive_dot(0, scaled.data(), 1, k, 1, hs, bits, 16) - lse[t]);
+            ds[t * n + u] = ref_round<T>(x * (naive_dot(0, g, 1, k + C, 1, hs, bits, 16) - delta) * scale);
+            p[t * n + u] = ref_round<T>(x);
+        }
+    }
+    for (int t = 0; t < seq_len; t++) {
+        for (int i = 0; i < hs; i++) {
+            float* out = dqkv + (size_t)t * 3 * C + i;
+            out[0] = ref_round<T>(naive_dot(0, &ds[t * n], 1, qkv + C + i, 3 * C, seq_len, bits, 16));
+            out[C] = ref_round<T>(naive_dot(0, &ds[t], n, qkv + i, 3 * C, seq_len, bits, 16));
+            out[2 * C] = ref_round<T>(naive_dot(0, &p[t], n, dy + i, C, seq_len, bits, 16));
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------- the kernels
+
+typedef struct { Floats y, lse, dqkv; } Result;
+template <class T>
+static Result run_attention(Lab* lab, const Floats& qkv, const Floats& dy, const Case& c) {
+    const int C = c.NH * c.hs;
+    const size_t N = (size_t)c.B * c.T;
+    T *d_qkv = lab_put<T>(lab, qkv), *y = lab_alloc<T>(lab, N * C), *dqkv = lab_alloc<T>(lab, N * 3 * C);
+    float* lse = lab_alloc<float>(lab, N * c.NH);
+    unsigned char *scratch = lab_alloc<unsigned char>(lab, attention_scratch_bytes(c.B, c.T, c.NH)), *scratch2 = lab_alloc<unsigned char>(lab, attention_scratch_bytes(c.B, c.T, c.NH));
+    attention_forward(&lab->dev, y, lse, d_qkv, scratch, c.B, c.T, C, c.NH);
+    attention_backward(&lab->dev, dqkv, lab_put<T>(lab, dy), d_qkv, y, lse, scratch2, c.B, c.T, C, c.NH);
+    CHECK_SAME(lab_get(lab, d_qkv, qkv.size()), qkv, "attention changed its input");
+    return {lab_get(lab, y, N * C), lab_get(lab, lse, N * c.NH), lab_get(lab, dqkv, N * 3 * C)};
+}
+
+template <class T>
+static void test_attention(void) {
+    Lab lab = lab_init();
+    for (const Case& c : cases) {
+        const int C = c.NH * c.hs;
+        const size_t N = (size_t)c.B * c.T;
+        const char* const names[] = {"arange", "random", "large", "integer"};
+        for (int input = 0; input < 4; input++) {
+            Earned y_error = earned<T>(), lse_error = earned<float>(), dqkv_error = earned<T>();
+            for (int repeat = 0; repeat < repeats_for(N * C); repeat++) {
+                // large: scores in the tens, probabilities close to 0 and 1
+                Floats qkv = make_input<T>(input == 2 ? INPUT_RANDOM : (Input)input, N * 3 * C, 2 * repeat + 1, input == 2 ? 4.0f : 1.0f), dy = make_input<T>(INPUT_RANDOM, N * C, 2 * repeat + 2);
+                Result got = run_attention<T>(&lab, qkv, dy, c);
+                Doubles y(N * C), lse(N * c.NH), dqkv(N * 3 * C), wide = widen(qkv), wide_dy = widen(dy);
+                Floats y_lowp(N * C), lse_lowp(N * c.NH), dqkv_lowp(N * 3 * C);
+                const int bits = naive_sum_bits(&lab.dev, sizeof(T) == 4, false, false);
+                for (int b = 0; b < c.B; b++) {
+                    for (int h = 0; h < c.NH; h++) {
+                        const size_t in = (size_t)b * c.T * 3 * C + h * c.hs, out = (size_t)b * c.T * C + h * c.hs, line = ((size_t)b * c.NH + h) * c.T;
+                        forward_cpu(&y[out], &lse[line], &wide[in], c.T, C, c.hs);
+                        backward_cpu(&dqkv[in], &wide_dy[out], &wide[in], c.T, C, c.hs);
+                        forward_lowp<T>(&y_lowp[out], &lse_lowp[line], &qkv[in], c.T, C, c.hs, bits);
+                        backward_lowp<T>(&dqkv_lowp[in], &dy[out], &qkv[in], &y_lowp[out], &lse_lowp[line], c.T, C, c.hs, bits);
+                    }
+                }
+                earned_add(&y_error, y, got.y, y_lowp, N * c.NH, c.hs);
+                earned_add(&lse_error, lse, got.lse, lse_lowp, 1, N * c.NH);
+                earned_add(&dqkv_error, dqkv, got.dqkv, dqkv_lowp, N * 3 * c.NH, c.hs);  // jointly: dq and dk of one token alone are 0
+                lab_reset(&lab);
+            }
+            earned_check(&y_error, "attention y %s B %d T %d NH %d hs %d %s", type_name<T>(), c.B, c.T, c.NH, c.hs, names[input]);
+            earned_check(&lse_error, "attention lse %s B %d T %d NH %d hs %d %s", type_name<T>(), c.B, c.T, c.NH, c.hs, names[input]);
+            earned_check(&dqkv_error, "attention dqkv %s B %d T %d NH %d hs %d %s", type_name<T>(), c.B, c.T, c.NH, c.hs, names[input]);
+        }
+    }
+}
+
+static void test_attention_gradient(void) {
+    const int T = 5, NH = 2, hs = 4, C = NH * hs;
+    Doubles qkv = widen(make_input<float>(INPUT_RANDOM, T * 3 * C, 1)), g = widen(make_input<float>(INPUT_RANDOM, T * C, 2)), dqkv(qkv.size());
+    for (int h = 0; h < NH; h++) { backward_cpu(&dqkv[h * hs], &g[h * hs], &qkv[h * hs], T, C, hs); }
+    check_gradient("attention", [&](const Doubles& x) {
+        Doubles y(T * C), lse(T);
+        for (int h = 0; h < NH; h++) { forward_cpu(&y[h * hs], lse.data(), &x[h * hs], T, C, hs); }
+        return dot(y, g);
+    }, qkv, dqkv);
+}
+
+// A token changes nothing before it, and gets no gradient from before it: exactly.
+template <class T>
+static void test_attention_causal(void) {
+    Lab lab = lab_init();
+    for (const Case& c : {Case{2, 33, 4, 16}, Case{1, 300, 2, 8}}) {
+        const int C = c.NH * c.hs;
+        const size_t N = (size_t)c.B * c.T;
+        Floats qkv = make_input<T>(INPUT_RANDOM, N * 3 * C, 1), dy = make_input<T>(INPUT_RANDOM, N * C, 2);
+        for (int cut : {1, c.T / 2, c.T - 1}) {  // tokens from cut on are changed
+            Floats other = qkv, dy_before = dy;
+            for (size_t n = 0; n < N; n++) {
+                if ((int)(n % c.T) < cut) { continue; }
+                for (int i = 0; i < 3 * C; i++) { other[n * 3 * C + i] = ref_round<T>(7.0f - qkv[n * 3 * C + i]); }
+                for (int i = 0; i < C; i++) { dy_before[n * C + i] = 0.0f; }
+            }
+            Result a = run_attention<T>(&lab, qkv, dy_before, c), b = run_attention<T>(&lab, other, dy_before, c);
+            for (size_t n = 0; n < N; n++) {
+                const bool before = (int)(n % c.T) < cut;
+                for (int i = 0; i < C; i++) { CHECK(!before || bits_of(a.y[n * C + i]) == bits_of(b.y[n * C + i]), "token %zu sees the future beyond %d", n % c.T, cut); }
+                for (int i = 0; i < 3 * C; i++) {
+                    float x = a.dqkv[n * 3 * C + i], y = b.dqkv[n * 3 * C + i];
+                    CHECK(before ? bits_of(x) == bits_of(y) : x == 0 && y == 0, "token %zu, gradient %d: %g and %g, cut %d", n % c.T, i, x, y, cut);
+                }
+            }
+            lab_reset(&lab);
+        }
+    }
+}
+
+// Sums of probabilities are 1: with v = 1 everywhere y is 1 up to the rounding of the probabilities; lse is that of equal scores.
+template <class T>
+static void test_attention_uniform(void) {
+    Lab lab = lab_init();
+    const Case c = {1, 64, 2, 8};
+    const int C = 16;
+    Floats qkv((size_t)c.T * 3 * C, 0.0f), dy((size_t)c.T * C, 0.0f);
+    for (int t = 0; t < c.T; t++) { for (int i = 0; i < C; i++) { qkv[(size_t)t * 3 * C + 2 * C + i] = 1.0f; } }
+    Result r = run_attention<T>(&lab, qkv, dy, c);
+    const double unit = sizeof(T) == 4 ? 0x1p-24 : 0x1p-9;
+    for (int t = 0; t < c.T; t++) {
+        // t + 1 equal probabilities, each off by at most a rounding (and the quotient's), their sum rounded at most t + 1 times
+        for (int i = 0; i < C; i++) { CHECK(fabs(r.y[t * C + i] - 1) <= 2 * unit + (t + 2) * 0x1p-24, "y[%d][%d] is %.9g", t, i, r.y[t * C + i]); }
+        for (int h = 0; h < c.NH; h++) { CHECK(fabs(r.lse[h * c.T + t] - log(t + 1.0)) <= (t + 4) * 0x1p-24 * (1 + log(t + 1.0)), "lse[%d][%d] is %.9g", h, t, r.lse[h * c.T + t]); }
+    }
+    for (float x : r.dqkv) { CHECK(x == 0, "dy is 0, a gradient is %g", x); }
+}
+
+// Rule R7: a group's scores stay below the limit unless one head alone exceeds it; every head is in a group.
+static void test_attention_groups(void) {
+    for (int NH : {1, 3, 4, 12, 25}) {
+        for (int T = 1; T <= 80; T++) {
+            long long pitch = attention_pitch(T), group = attention_group(NH, T);
+            CHECK(pitch % 8 == 0 && pitch >= T && pitch < T + 8, "pitch %lld of %d columns", pitch, T);
+            CHECK(group >= 1 && group <= NH && (group == 1 || group * T * pitch <= ATTENTION_GROUP_ELEMENTS), "%lld of %d heads at T %d", group, NH, T);
+            CHECK(group == NH || (group + 1) * T * pitch > ATTENTION_GROUP_ELEMENTS, "%lld of %d heads at T %d: another one would fit", group, NH, T);
+            CHECK(attention_scratch_bytes(2, T, NH) >= (size_t)(group * T * pitch * 16 + 2ll * NH * T * 4), "%zu bytes of scratch", attention_scratch_bytes(2, T, NH));
+        }
+    }
+    // what the cases above rely on
+    CHECK(attention_group(4, 7) == 4 && attention_group(4, 24) == 3 && attention_group(4, 33) == 1 && attention_group(2, 300) == 1, "groups %d %d %d %d", attention_group(4, 7),
+          attention_group(4, 24), attention_group(4, 33), attention_group(2, 300));
+}
+
+template <class T>
+static void test_attention_repeats(void) {
+    Lab lab = lab_init();
+    const Case c = {2, 24, 4, 16};
+    Floats qkv = make_input<T>(INPUT_RANDOM, 2 * 24 * 3 * 64, 1), dy = make_input<T>(INPUT_RANDOM, 2 * 24 * 64, 2);
+    check_repeats("attention", [&] {
+        Result r = run_attention<T>(&lab, qkv, dy, c);
+        r.y.insert(r.y.end(), r.lse.begin(), r.lse.end());
+        r.y.insert(r.y.end(), r.dqkv.begin(), r.dqkv.end());
+        return r.y;
+    });
+}
+
+int main(int argc, char** argv) {
+    static const Test tests[] = {
+        {"attention_matches_double_f32", test_attention<float>, SLOW},
+        {"attention_matches_double_bf16", test_attention<bf16>, SLOW},
+        {"attention_oracle_finite_differences", test_attention_gradient, QUICK},
+        {"attention_causal_f32", test_attention_causal<float>, QUICK},
+        {"attention_causal_bf16", test_attention_causal<bf16>, QUICK},
+        {"attention_uniform_f32", test_attention_uniform<float>, QUICK},
+        {"attention_uniform_bf16", test_attention_uniform<bf16>, QUICK},
+        {"attention_groups", test_attention_groups, QUICK},
+        {"attention_repeats_f32", test_attention_repeats<float>, QUICK},
+        {"attention_repeats_bf16", test_attention_repeats<bf16>, QUICK},
+    };
+    return TEST_MAIN(tests);
+}
