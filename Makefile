@@ -60,7 +60,7 @@ test:                       ## every test and check; one closing line for all
 test-asan:                  ## the tests under the address and undefined-behaviour sanitizers, tiny shapes
 	@dev/run_tests.sh asan
 bench: $(if $(filter train_gpt_fp8,$(TRAINER)),build/gpu/bench,build/bench)  ## tokens/s and time by kernel class
-	@$<
+	@$< $(BENCH_ARGS)
 unit-tests: $(TESTS:%=build/%) $(GPT_TEST:%=build/%)                  ## build the unit tests, into build
 asan-tests: $(TESTS:%=build/asan/%) $(GPT_TEST:%=build/asan/%)
 gpu-tests: $(GPU_TESTS:%=build/gpu/%) $(GPT_TEST:%=build/gpu/%)       ## build the unit tests with nvcc, into build/gpu

@@ -1142,9 +1142,10 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
     logger_log_train(&run->logger, run->step - 1, loss, lr, norm);
     if (run->step % o->log_every == 0 || run->step == run->num_steps) {
         const ModelHeader* c = &g->config;
-        char mfu[32] = "n/a";
-        if (g->dev->peak) { snprintf(mfu, sizeof(mfu), "%.1f%%", 100.0 * mfu_share(g->dev->peak, (double)g->num_parameters, c->num_layers, c->channels, T, run->total_tokens / ms * 1e3)); }
-        printf("step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %s bf16 MFU | %.0f tok/s | ETA %s\n", run->step, run->num_steps, loss, loss_z, norm, norm_z, lr, ms,
+        char mfu[48] = "n/a bf16 MFU";
+        if (g->dev->is_cpu) { snprintf(mfu, sizeof(mfu), "n/a bf16 MFU (CPU device)"); }
+        if (g->dev->peak) { snprintf(mfu, sizeof(mfu), "%.1f%% bf16 MFU", 100.0 * mfu_share(g->dev->peak, (double)g->num_parameters, c->num_layers, c->channels, T, run->total_tokens / ms * 1e3)); }
+        printf("step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %s | %.0f tok/s | ETA %s\n", run->step, run->num_steps, loss, loss_z, norm, norm_z, lr, ms,
                mfu, tokens_per_second, duration_text((run->num_steps - run->step) * (double)run->total_tokens / tokens_per_second).c_str());
         fflush(stdout);
     }

@@ -536,11 +536,14 @@ static void bench_run_case(Device* dev, const BenchCase* c, BenchResult* result,
     int step = 0;
     for (int i = 0; i < c->warmup; i++) { bench_step(g, &o, step++, &loss, &norm, &one, &update); }
     const int steps = c->sections & SECTION_TRAIN ? c->steps : 0;
+    const clock_t cpu_begin = clock();
+    const double wall_begin = clock_ms();
     for (int i = 0; i < steps && !(i >= 3 && past(c->deadline)); i++) {
         bench_step(g, &o, step++, &loss, &norm, &one, &update);
         ms.push_back(one);
         update_ms.push_back(update);
     }
+    const double cores = (double)(clock() - cpu_begin) / CLOCKS_PER_SEC / ((clock_ms() - wall_begin) * 1e-3);  // that this process got, on average
     cudaCheck(cudaMemGetInfo(&free_bytes, &total_bytes));
 
     // one more with events around each launch
@@ -580,6 +583,10 @@ static void bench_run_case(Device* dev, const BenchCase* c, BenchResult* result,
         const double low = *std::min_element(ms.begin(), ms.end()), high = *std::max_element(ms.begin(), ms.end());
         printf("  %.0f tokens/s, %.2f ms a step (median of %zu; %.2f to %.2f), of which the update %.2f ms\n", result->tokens_per_second, median, ms.size(), low, high,
                median_of(update_ms));
+        if (dev->is_cpu) {
+            bool slowed = cores < 0.8 * dev->props.multiProcessorCount;
+            printf("  cores used: %.2f of %d%s\n", cores, dev->props.multiProcessorCount, slowed ? "; a quiet machine is faster (other programs ran, or threads waited)" : "");
+        }
         if (dev->peak) { printf("  MFU %.1f %% of the BF16 peak, %.1f %% of the speed of light\n", 100 * result->mfu, 100 * result->sol); }
         else { printf("  MFU n/a, speed of light n/a: %s\n", dev->is_cpu ? "CPU device" : "this device is not in the table of peaks (llmc/mfu.h)"); }
         printf("  memory: %.1f MiB booked, %.1f MiB of %.1f MiB in use on the device\n", booked / 1048576.0, (total_bytes - free_bytes) / 1048576.0, total_bytes / 1048576.0);
@@ -588,6 +595,7 @@ static void bench_run_case(Device* dev, const BenchCase* c, BenchResult* result,
         json_number(j, "step_ms_min", low);
         json_number(j, "step_ms_max", high);
         json_number(j, "update_ms_median", median_of(update_ms));
+        if (dev->is_cpu) { json_number(j, "cores_used", cores); }
         json_open(j, "step_ms", '[');
         for (double each : ms) { json_number(j, NULL, each); }
         json_close(j, ']');

@@ -3,6 +3,7 @@
 A script makes `c = Checks()`, calls c.check(ok, name, detail) any number of times and ends with c.end(), which prints the closing line that
 dev/run_tests.sh adds up and exits with 1 if a check failed. Standard library only.
 """
+import fnmatch
 import os
 import re
 import subprocess
@@ -46,11 +47,12 @@ def repository_files():
     code, out = run("git ls-files --cached --others --exclude-standard")
     if code == 0:
         return sorted(f for f in out.splitlines() if os.path.isfile(os.path.join(ROOT, f)))
-    found = []
+    found = []  # not a git checkout (an archive): everything but what .gitignore names at the top
+    ignored = [line.strip("/\n") for line in read(".gitignore").splitlines() if line.startswith("/")]
     for folder, folders, files in os.walk(ROOT):
-        folders[:] = [d for d in folders if d not in (".git", "build", "__pycache__")]
+        folders[:] = [d for d in folders if d not in (".git", "__pycache__")]
         found += [os.path.relpath(os.path.join(folder, f), ROOT) for f in files]
-    return sorted(found)
+    return sorted(f for f in found if not any(fnmatch.fnmatch(f.split("/")[0], p) for p in ignored if "/" not in p) and not f.startswith("data/text/"))
 
 
 def read(path):

@@ -68,6 +68,7 @@ static inline void fp8_scaling_init(Fp8Scaling* s, const Fp8Recipe* recipe, int 
     for (int i = 0; i < s->count; i++) { ones[i] = 1.0f; }
     cudaCheck(cudaMemcpy(s->scale, ones, s->count * sizeof(float), cudaMemcpyHostToDevice));
     cudaCheck(cudaMemcpy(s->descale, ones, s->count * sizeof(float), cudaMemcpyHostToDevice));
+    cudaCheck(cudaDeviceSynchronize());  // that was the default stream, for which the program's own stream does not wait
     free(ones);
 }
 
@@ -108,6 +109,7 @@ static inline void* fp8_scaling_copy_array(const void* device, size_t bytes) {
     cudaCheck(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost));
     return host;
 }
+// The caller has waited for the stream that the kernels run on.
 static inline void fp8_scaling_copy(const Fp8Scaling* s, Fp8ScalingHost* h) {
     h->amax = (unsigned*)fp8_scaling_copy_array(s->amax, s->count * sizeof(unsigned));
     h->amax_step = (unsigned*)fp8_scaling_copy_array(s->amax_step, s->count * sizeof(unsigned));

@@ -88,7 +88,8 @@ static __global__ void bad_write_kernel1(float* out, size_t n) {
     if (i <= n) { out[i] = 1.0f; }
 }
 static __global__ void bad_static_shared_kernel1(float* out) {
-    SHARED(float, tile, BAD_THREADS);
+    SHARED(float, array, BAD_THREADS);
+    float* tile = array;  // so that the index is not checked by the compiler's own array bounds
     tile[threadIdx.x + 1] = 1.0f;
     __syncthreads();
     out[threadIdx.x] = tile[threadIdx.x];
@@ -272,7 +273,7 @@ static const BadKernel bad_kernels[] = {
     {"trap", bad_run<bad_trap_kernel1>, "[cpu device: trap]", false},
     {"stack_overflow", bad_run<bad_stack_kernel1>, CPU_ASAN ? "stack-overflow" : "[cpu device: stack-overflow]", false},
     {"out_of_bounds", bad_out_of_bounds, "heap-buffer-overflow", true},
-    {"static_shared_out_of_bounds", bad_run<bad_static_shared_kernel1>, "out of bounds", true},
+    {"static_shared_out_of_bounds", bad_run<bad_static_shared_kernel1>, "heap-buffer-overflow", true},
     {"dynamic_shared_out_of_bounds", bad_dynamic_shared, "heap-buffer-overflow", true},
     {"misaligned_16_bytes", bad_misaligned, "misaligned address", true},
 };

@@ -14,8 +14,7 @@
 #include <vector>
 
 #include "dev/test/test.h"
-#include "llmc/fp8_recipe.cuh"
-#include "llmc/gpu.cuh"
+#include "llmc/matmul.cuh"
 
 typedef std::vector<float> Floats;
 typedef std::vector<double> Doubles;
@@ -23,14 +22,16 @@ typedef std::vector<double> Doubles;
 // ----------------------------------------------------------------------------
 // the device and its buffers
 
-typedef struct { Device dev; std::vector<void*> owned; } Lab;
-
-// A started device. A test that runs test_child must do so before: neither CUDA nor an OpenMP pool survives a fork.
-static inline Lab lab_init(void) {
-    Lab lab = {};
-    device_init(&lab.dev, 0);
-    return lab;
-}
+// A started device and the buffers of a test; both end with it. A test that runs test_child must do so before: neither CUDA nor an OpenMP pool survives
+// a fork.
+struct Lab {
+    Device dev;
+    std::vector<void*> owned;
+    Lab() : dev() { device_init(&dev, 0); }
+    ~Lab();
+    Lab(const Lab&) = delete;
+    Lab& operator=(const Lab&) = delete;
+};
 // n elements of device memory, exactly (ASan sees the end), filled with poison, by default NaN in every float type: what a kernel forgets to write shows.
 template <class T> static inline T* lab_alloc(Lab* lab, size_t n) {
     T* p = (T*)device_alloc(&lab->dev, MEM_SCRATCH, "a test", n * sizeof(T));
@@ -83,6 +84,10 @@ static inline void lab_reset(Lab* lab) {
     lab->owned.clear();
     lab->dev.allocated[MEM_SCRATCH] = 0;
 }
+inline Lab::~Lab() {
+    lab_reset(this);
+    device_free(&dev);
+}
 
 // ----------------------------------------------------------------------------
 // numbers
@@ -132,7 +137,7 @@ static inline long first_difference(const Floats& a, const Floats& b) {
     do { \
         const Floats& got_ = (got); const Floats& want_ = (want); \
         long at_ = first_difference(got_, want_); \
-        char what_[256]; \
+        char what_[320]; \
         snprintf(what_, sizeof(what_), __VA_ARGS__); \
         CHECK(at_ < 0, "%s: element %ld of %zu is %.9g, should be %.9g", what_, at_, want_.size(), at_ < (long)got_.size() ? got_[at_] : NAN, want_[at_]); \
     } while (0)

@@ -7,11 +7,13 @@
 
 #include "dev/test/test.h"
 
+// A device that lives until the test's process ends; the vector keeps it in sight of the leak checker.
 static Device* device_playing(int arch) {
+    static std::vector<Device*>* devices = new std::vector<Device*>();
     cpu_modes()->arch = arch;
-    Device* dev = new Device();
-    device_init(dev, 0);
-    return dev;
+    devices->push_back(new Device());
+    device_init(devices->back(), 0);
+    return devices->back();
 }
 
 static void test_bench_json_escapes(void) {
@@ -47,6 +49,8 @@ static void check_memory(int arch, bool fp8, int batch, int recompute) {
     gpt_alloc_activations(g, batch, 48, recompute);
     for (size_t each : dev->allocated) { booked += each; }
     CHECK(booked == predicted, "arch %d, fp8 %d, B %d, recompute %d: booked %zu, predicted %zu", arch, fp8, batch, recompute, booked, predicted);
+    gpt_free(g);
+    delete g;
 }
 static void test_bench_memory_equals_ledger(void) {
     for (int arch : {90, 100}) {
@@ -115,6 +119,8 @@ static void check_step(bool fp8, int recompute) {
     const double expected = 3 * 2 * N * 12 * C * C * L + 3 * 2 * N * C * Vp + 7 * 2 * N * T * C * L;  // attention: two products forward, five backward
     CHECK(sum == expected, "products of %g operations, %g expected", sum, expected);
     CHECK(update_ms > 0 && update_ms < ms && isfinite(loss), "step %g ms, update %g ms, loss %g", ms, update_ms, loss);
+    gpt_free(g);
+    delete g;
 }
 static void test_bench_step_is_accounted_for(void) {
     check_step<bf16>(true, 1);
@@ -227,6 +233,8 @@ static void test_bench_data_is_read_by_the_loader(void) {
     DataLoader* loader = new DataLoader();
     dataloader_init(loader, (std::string(folder) + "/train.bin").c_str(), 64, 256, true, 1);
     CHECK(loader->num_tokens == 200000, "%lld tokens", (long long)loader->num_tokens);
+    dataloader_free(loader);
+    delete loader;
     for (const char* name : {"/train.bin", "/val.bin"}) { unlink((std::string(folder) + name).c_str()); }
     rmdir(folder);
 }

@@ -1,7 +1,7 @@
 /* test_cpu_device.cu - the CPU device does what CUDA promises, and refuses what CUDA does not
  *
  * Correct kernels give equal bits in every order of blocks and threads; collectives add in the documented order; limits, errors and modes are CUDA's;
- * every mistake in bad_kernels.cu is caught by the check of that name. Under nvcc there is nothing to test here.
+ * every mistake in bad_kernels.cu is caught by the check of that name. CPU device only: under nvcc there is nothing to test here.
  */
 #include "llmc/device.cuh"
 #include "dev/test/test.h"
@@ -764,6 +764,47 @@ static void test_cpu_bad_kernels_are_caught_by_sanitizers(void) {
     rmdir(folder);
 }
 
+// llmc/cpu/README.md names every environment variable and every check.
+static void test_cpu_readme_is_complete(void) {
+    std::string source = __FILE__, root = "", text, needed;
+    size_t slash = source.rfind("dev/test/");
+    if (slash != std::string::npos) { root = source.substr(0, slash); }
+    FILE* f = fopenCheck((root + "llmc/cpu/README.md").c_str(), "r");
+    for (int ch; (ch = fgetc(f)) != EOF;) { text += (char)ch; }
+    fclose(f);
+#define README_VARIABLE(field, variable, kind, value, meaning) CHECK(text.find("| " variable " |") != std::string::npos, "%s is missing", variable);
+    CPU_MODE_TABLE(README_VARIABLE)
+#undef README_VARIABLE
+    for (const BadKernel& bad : bad_kernels) {
+        const char* name = strstr(bad.check, "[cpu device: ");
+        if (!name) { continue; }
+        needed = std::string(name + 13, strcspn(name + 13, "]"));
+        CHECK(text.find(needed) != std::string::npos, "the check %s is missing", needed.c_str());
+    }
+}
+
+// What no program may use does not compile.
+static void test_cpu_forbidden_names_do_not_compile(void) {
+    const char* cxx = getenv("CXX") ? getenv("CXX") : "g++";
+    int code;
+    shell(std::string("command -v ") + cxx, &code);
+    if (code) { SKIP("no C++ compiler (%s)", cxx); }
+    std::string source = __FILE__, root = ".";
+    size_t slash = source.rfind("dev/test/");
+    if (slash != std::string::npos && slash > 0) { root = source.substr(0, slash); }
+    const char* cases[][2] = {{"int f() { return (int)threadIdx.x; }", NULL},
+                              {"unsigned f() { return __activemask(); }", "deleted"},
+                              {"__constant__ float table[4];", "__constant__"},
+                              {"__global__ void f() { __shared__ float x[4]; x[0] = 1; }", "__shared__"},
+                              {"__global__ void f() { threadIdx.x = 1; }", "read-only"},
+                              {"__global__ void f(float* p) { *p = 1; } void g(int* p) { launch<f>(1, 1, 0, 0, p); }", "convert"},
+                              {"__global__ void f(float* p, int n) { *p = (float)n; } void g(float* p) { launch<f>(1, 1, 0, 0, p); }", "arguments"}};
+    for (auto& c : cases) {
+        std::string out = shell("cd " + root + " && printf '%s\\n' '#include \"llmc/device.cuh\"' '" + c[0] + "' | " + cxx + " -x c++ -std=c++17 -fsyntax-only -Illmc/cpu -I. -", &code);
+        CHECK(c[1] ? code != 0 && out.find(c[1]) != std::string::npos : code == 0, "'%s': exit %d, %s", c[0], code, out.substr(0, 2000).c_str());
+    }
+}
+
 int main(int argc, char** argv) {
     static const Test tests[] = {
         {"cpu_reductions_add_in_butterfly_order", test_cpu_reductions_add_in_butterfly_order, QUICK},
@@ -789,6 +830,8 @@ int main(int argc, char** argv) {
         {"cpu_host_threads_and_children_launch", test_cpu_host_threads_and_children_launch, QUICK},
         {"cpu_bad_kernels_are_caught", test_cpu_bad_kernels_are_caught, QUICK},
         {"cpu_bad_kernels_name_block_threads_and_places", test_cpu_bad_kernels_name_block_threads_and_places, QUICK},
+        {"cpu_readme_is_complete", test_cpu_readme_is_complete, QUICK},
+        {"cpu_forbidden_names_do_not_compile", test_cpu_forbidden_names_do_not_compile, SLOW},
         {"cpu_bad_kernels_are_caught_by_sanitizers", test_cpu_bad_kernels_are_caught_by_sanitizers, SLOW},
     };
     return TEST_MAIN(tests);

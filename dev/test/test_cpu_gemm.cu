@@ -230,16 +230,27 @@ static void test_cpu_gemm_integers_odd_shapes(void) {
     }
 }
 
-// More than one K block, several tiles, several super-blocks of packed B and A.
+// More than one K block, several tiles.
 static void test_cpu_gemm_integers_blocks(void) {
     static const Shape shapes[] = {
         {200, 200, 1030, 1, CPU_GEMM_BF16, CPU_GEMM_BF16, CPU_GEMM_F32, false, true, false, 0, 1.0f, 0.0f, 0},
         {70, 150, 2100, 1, CPU_GEMM_E4M3, CPU_GEMM_E4M3, CPU_GEMM_BF16, false, true, false, 0, 1.0f, 0.0f, 0},
         {150, 70, 1100, 1, CPU_GEMM_F32, CPU_GEMM_F32, CPU_GEMM_F32, true, false, true, 2, 1.0f, 0.0f, 0},
-        {20, 400, 3100, 1, CPU_GEMM_F32, CPU_GEMM_F32, CPU_GEMM_F32, true, true, false, 0, 1.0f, 0.0f, 0},
-        {400, 20, 3100, 1, CPU_GEMM_F32, CPU_GEMM_F32, CPU_GEMM_F32, true, true, false, 0, 1.0f, 0.0f, 0},
     };
     for (const Shape& s : shapes) { check_exact(s, 1); }
+}
+
+// Several super-blocks of packed B, of packed A, and of both; A in place.
+static void test_cpu_gemm_integers_super_blocks(void) {
+    cpu_gemm_settings()->pack_bytes = 1 << 15;
+    for (auto& size : {std::pair<int, int>(200, 300), {20, 300}, {200, 20}}) {
+        for (int a_by_col = 0; a_by_col < 2; a_by_col++) {
+            for (auto& types : input_types) {
+                Shape s = {size.first, size.second, 90, 1, (CpuGemmType)types[0], (CpuGemmType)types[1], CPU_GEMM_F32, a_by_col != 0, true, false, 0, 1.0f, 0.0f, 0};
+                check_exact(s, a_by_col);
+            }
+        }
+    }
 }
 
 static void test_cpu_gemm_integers_alpha_beta_bias(void) {
@@ -547,6 +558,7 @@ int main(int argc, char** argv) {
         {"cpu_gemm_packing", test_cpu_gemm_packing, QUICK},
         {"cpu_gemm_integers_odd_shapes", test_cpu_gemm_integers_odd_shapes, QUICK},
         {"cpu_gemm_integers_blocks", test_cpu_gemm_integers_blocks, QUICK},
+        {"cpu_gemm_integers_super_blocks", test_cpu_gemm_integers_super_blocks, QUICK},
         {"cpu_gemm_integers_alpha_beta_bias", test_cpu_gemm_integers_alpha_beta_bias, QUICK},
         {"cpu_gemm_beta_in_place", test_cpu_gemm_beta_in_place, QUICK},
         {"cpu_gemm_non_finite", test_cpu_gemm_non_finite, QUICK},

@@ -121,15 +121,16 @@ static Result run_attention(Lab* lab, const Floats& qkv, const Floats& dy, const
     return {lab_get(lab, y, N * C), lab_get(lab, lse, N * c.NH), lab_get(lab, dqkv, N * 3 * C)};
 }
 
+// Errors are pooled over all shapes of one kind of input: in a single shape they hang on the roundings of its few largest scores.
 template <class T>
 static void test_attention(void) {
-    Lab lab = lab_init();
-    for (const Case& c : cases) {
-        const int C = c.NH * c.hs;
-        const size_t N = (size_t)c.B * c.T;
-        const char* const names[] = {"arange", "random", "large", "integer"};
-        for (int input = 0; input < 4; input++) {
-            Earned y_error = earned<T>(), lse_error = earned<float>(), dqkv_error = earned<T>();
+    Lab lab;
+    const char* const names[] = {"arange", "random", "large", "integer"};
+    for (int input = 0; input < 4; input++) {
+        Earned y_error = earned<T>(), lse_error = earned<float>(), dqkv_error = earned<T>();
+        for (const Case& c : cases) {
+            const int C = c.NH * c.hs;
+            const size_t N = (size_t)c.B * c.T;
             for (int repeat = 0; repeat < repeats_for(N * C); repeat++) {
                 // large: scores in the tens, probabilities close to 0 and 1
                 Floats qkv = make_input<T>(input == 2 ? INPUT_RANDOM : (Input)input, N * 3 * C, 2 * repeat + 1, input == 2 ? 4.0f : 1.0f), dy = make_input<T>(INPUT_RANDOM, N * C, 2 * repeat + 2);
@@ -151,10 +152,10 @@ static void test_attention(void) {
                 earned_add(&dqkv_error, dqkv, got.dqkv, dqkv_lowp, N * 3 * c.NH, c.hs);  // jointly: dq and dk of one token alone are 0
                 lab_reset(&lab);
             }
-            earned_check(&y_error, "attention y %s B %d T %d NH %d hs %d %s", type_name<T>(), c.B, c.T, c.NH, c.hs, names[input]);
-            earned_check(&lse_error, "attention lse %s B %d T %d NH %d hs %d %s", type_name<T>(), c.B, c.T, c.NH, c.hs, names[input]);
-            earned_check(&dqkv_error, "attention dqkv %s B %d T %d NH %d hs %d %s", type_name<T>(), c.B, c.T, c.NH, c.hs, names[input]);
         }
+        earned_check(&y_error, "attention y %s %s", type_name<T>(), names[input]);
+        earned_check(&lse_error, "attention lse %s %s", type_name<T>(), names[input]);
+        earned_check(&dqkv_error, "attention dqkv %s %s", type_name<T>(), names[input]);
     }
 }
 
@@ -172,7 +173,7 @@ static void test_attention_gradient(void) {
 // A token changes nothing before it, and gets no gradient from before it: exactly.
 template <class T>
 static void test_attention_causal(void) {
-    Lab lab = lab_init();
+    Lab lab;
     for (const Case& c : {Case{2, 33, 4, 16}, Case{1, 300, 2, 8}}) {
         const int C = c.NH * c.hs;
         const size_t N = (size_t)c.B * c.T;
@@ -201,7 +202,7 @@ static void test_attention_causal(void) {
 // Sums of probabilities are 1: with v = 1 everywhere y is 1 up to the rounding of the probabilities; lse is that of equal scores.
 template <class T>
 static void test_attention_uniform(void) {
-    Lab lab = lab_init();
+    Lab lab;
     const Case c = {1, 64, 2, 8};
     const int C = 16;
     Floats qkv((size_t)c.T * 3 * C, 0.0f), dy((size_t)c.T * C, 0.0f);
@@ -234,7 +235,7 @@ static void test_attention_groups(void) {
 
 template <class T>
 static void test_attention_repeats(void) {
-    Lab lab = lab_init();
+    Lab lab;
     const Case c = {2, 24, 4, 16};
     Floats qkv = make_input<T>(INPUT_RANDOM, 2 * 24 * 3 * 64, 1), dy = make_input<T>(INPUT_RANDOM, 2 * 24 * 64, 2);
     check_repeats("attention", [&] {

@@ -27,7 +27,7 @@ static void test_reference(void) {
 
 template <class T>
 static void test_amax(void) {
-    Lab lab = lab_init();
+    Lab lab;
     for (size_t n : {8u, 16u, 264u, 8184u, 8192u, 8200u, 100000u}) {
         for (int input = 0; input < NUM_INPUTS; input++) {
             Floats x = make_input<T>((Input)input, n, n + 1);
@@ -94,15 +94,13 @@ static void test_scale_rule(void) {
 
 // ---------------------------------------------------------------------------- scaling state
 
-typedef struct { Lab lab; Fp8Scaling s; } ScalingLab;
+struct ScalingLab { Lab lab; Fp8Scaling s; };
 static ScalingLab* scaling_lab(int layers) {
     ScalingLab* l = new ScalingLab();
-    l->lab = lab_init();
     fp8_scaling_init(&l->s, &fp8_recipes[0], layers);
     return l;
 }
 static void scaling_lab_free(ScalingLab* l) {
-    lab_reset(&l->lab);
     fp8_scaling_free(&l->s);
     delete l;
 }

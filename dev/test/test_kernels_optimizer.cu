@@ -128,7 +128,7 @@ static const AdamCase adam_cases[] = {{8, 1}, {24, 3}, {2048, 1}, {2056, 2}, {16
 // master by the noise of (key, element of the whole tensor), amax a layer exact.
 template <class T, class G>
 static void test_adamw(void) {
-    Lab lab = lab_init();
+    Lab lab;
     for (const AdamCase& c : adam_cases) {
         const size_t n = c.n * c.layers;
         for (int input = 0; input < NUM_INPUTS; input++) {
@@ -178,7 +178,7 @@ static void test_adamw(void) {
 // to the float result's own distance from it (the naive float version's largest error, twice).
 template <class G>
 static void test_adamw_no_master(void) {
-    Lab lab = lab_init();
+    Lab lab;
     for (const AdamCase& c : adam_cases) {
         const size_t n = c.n * c.layers;
         Floats param = make_input<bf16>(INPUT_RANDOM, n, 1), m = make_input<float>(INPUT_RANDOM, n, 2, 0.1f), v = make_input<float>(INPUT_RANDOM, n, 3, 0.1f);
@@ -219,7 +219,7 @@ static void test_adamw_no_master(void) {
 
 // The mean over many elements of one value converges: the rounding of small updates loses nothing on average (five standard deviations).
 static void test_adamw_unbiased(void) {
-    Lab lab = lab_init();
+    Lab lab;
     const size_t n = 1 << 18;
     Floats param(n, 1.0f), zeros(n, 0.0f), grad(n, 1.0f);
     bf16* d_param = lab_put<bf16>(&lab, param);
@@ -238,7 +238,7 @@ static void test_adamw_unbiased(void) {
 
 // Rule R6: the result does not depend on how a tensor is cut into layers; and NaN gradients reach the parameter and its layer's amax.
 static void test_adamw_geometry(void) {
-    Lab lab = lab_init();
+    Lab lab;
     const size_t n = 4 * 2056;
     Floats param = make_input<bf16>(INPUT_RANDOM, n, 1), grad = make_input<bf16>(INPUT_RANDOM, n, 2), zeros(n, 0.0f);
     grad[2 * 2056 + 5] = NAN;
@@ -260,7 +260,7 @@ static void test_adamw_geometry(void) {
 }
 
 static void test_adamw_repeats(void) {
-    Lab lab = lab_init();
+    Lab lab;
     const size_t n = 30008;
     Floats param = make_input<bf16>(INPUT_RANDOM, n, 1), grad = make_input<bf16>(INPUT_RANDOM, n, 2), zeros(n, 0.0f);
     check_repeats("adamw_update", [&] {
@@ -277,7 +277,7 @@ static void test_adamw_repeats(void) {
 
 template <class T>
 static void test_init_fast(void) {
-    Lab lab = lab_init();
+    Lab lab;
     const size_t n = 1 << 18, used = n - 4321;
     T *param = lab_alloc<T>(&lab, n), *other = lab_alloc<T>(&lab, n);
     init_fast(param, 0.5f, 0.02f, n, used, 7, lab.dev.stream);
@@ -306,7 +306,7 @@ static void test_init_fast(void) {
 
 template <class T>
 static void test_global_norm(void) {
-    Lab lab = lab_init();
+    Lab lab;
     const size_t sizes[] = {8, 24, 2048, SUM_CHUNK - 8, SUM_CHUNK, SUM_CHUNK + 8, 3 * SUM_CHUNK + 40};
     for (size_t n : sizes) {
         for (int input = 0; input < NUM_INPUTS; input++) {
@@ -334,7 +334,7 @@ static void test_global_norm(void) {
 
 // The partial sum of a chunk does not depend on what follows it: the geometry is a function of positions alone (rule R3).
 static void test_global_norm_geometry(void) {
-    Lab lab = lab_init();
+    Lab lab;
     const size_t n = 2 * SUM_CHUNK + 1000;
     Floats x = make_input<float>(INPUT_RANDOM, n, 1);
     float *d_x = lab_put<float>(&lab, x), *whole = lab_alloc<float>(&lab, 3), *part = lab_alloc<float>(&lab, 1);
@@ -364,7 +364,7 @@ static void test_global_norm_geometry(void) {
 }
 
 static void test_sum_all(void) {
-    Lab lab = lab_init();
+    Lab lab;
     for (int n : {1, 2, 255, 256, 257, 1000, 20000}) {
         for (int input = 0; input < NUM_INPUTS; input++) {
             Earned error = earned<float>();

@@ -27,9 +27,11 @@ static inline void cpu_check_orders(const char* what, void (*run)(void* arg), vo
         size_t at = 0;
         while (first[at] == now[at]) { at++; }
         if (other_poison) {
-            cpu_fail("uninitialised", false, "write it before it is read", "%s: byte %zu of the result is %02x or %02x, by what fresh memory held", what, at, first[at], now[at]);
+            cpu_fail("uninitialised", false, "write it before it is read",
+                     "%s: byte %zu of the result is %02x or %02x, by what fresh memory held", what, at, first[at], now[at]);
         }
-        cpu_fail("order-dependence", false, "look for a missing barrier, or for floating point atomics", "%s: byte %zu of the result is %02x in forward order, %02x in order %lld",
+        cpu_fail("order-dependence", false, "look for a missing barrier, or for floating point atomics",
+                 "%s: byte %zu of the result is %02x in forward order, %02x in order %lld",
                  what, at, first[at], now[at], modes->order);
     }
     free(first);

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdint.h>
 
-#include "cpu_launch.h"
+#include "cpu_worker.h"
 
 // ----------------------------------------------------------------------------
 // bits and arithmetic

@@ -1,4 +1,4 @@
-/* cpu_runtime.h - the CUDA runtime API of the CPU device: memory, streams, events, properties, launches
+/* cpu_runtime.h - the CUDA runtime API of the CPU device: errors, memory, streams, events, properties
  *
  * Streams execute at once: a call returns when its work is done. Device memory is host memory of exactly the size asked for, aligned to 256
  * bytes, in a table, so that copies are checked against it. Error codes have CUDA's values.
@@ -12,7 +12,11 @@
 #include <mutex>
 #include <type_traits>
 
-#include "cpu_launch.h"
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "cpu_shared.h"
 
 // ----------------------------------------------------------------------------
 // errors
@@ -74,7 +78,9 @@ static inline cudaError_t cudaGetLastError(void) {
 // ----------------------------------------------------------------------------
 // memory
 
-typedef enum cudaMemcpyKind { cudaMemcpyHostToHost = 0, cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4 } cudaMemcpyKind;
+typedef enum cudaMemcpyKind {
+    cudaMemcpyHostToHost = 0, cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4
+} cudaMemcpyKind;
 typedef struct CpuStream* cudaStream_t;
 
 struct CpuAllocations {
@@ -90,7 +96,7 @@ static inline size_t cpu_device_bytes(void) { std::lock_guard<std::mutex> guard(
 static inline size_t cpu_device_bytes_peak(void) { std::lock_guard<std::mutex> guard(cpu_allocations()->lock); return cpu_allocations()->peak; }
 static inline size_t cpu_device_allocations(void) { std::lock_guard<std::mutex> guard(cpu_allocations()->lock); return cpu_allocations()->live.size(); }
 
-// The device allocation that holds this address (its bytes count up to and including one past the end for base only). False: host memory.
+// The device allocation that holds this address. False: host memory.
 static inline bool cpu_device_range(const void* pointer, uintptr_t* base, size_t* bytes) {
     CpuAllocations* a = cpu_allocations();
     std::lock_guard<std::mutex> guard(a->lock);
@@ -116,6 +122,12 @@ static inline cudaError_t cpu_malloc(void** pointer, size_t bytes) {
     std::lock_guard<std::mutex> guard(a->lock);
     void* p = NULL;
     if (bytes > cpu_device_memory() || a->bytes > cpu_device_memory() - bytes || posix_memalign(&p, 256, bytes) != 0) { return cpu_error(cudaErrorMemoryAllocation); }
+#ifdef MADV_HUGEPAGE
+    if (bytes >= 4u << 20) {  // fewer misses of the address translation; changes neither the size nor the contents
+        uintptr_t first = ROUND_UP((uintptr_t)p, (uintptr_t)4096), end = ((uintptr_t)p + bytes) & ~(uintptr_t)4095;
+        madvise((void*)first, end - first, MADV_HUGEPAGE);
+    }
+#endif
     if (cpu_modes()->check) { memset(p, (int)cpu_modes()->poison, bytes); }
     a->live[(uintptr_t)p] = bytes;
     a->bytes += bytes;
@@ -167,11 +179,18 @@ static inline void cpu_check_range(const char* call, const char* role, const voi
     size_t size;
     bool device = cpu_device_range(pointer, &base, &size);
     if (device && bytes > base + size - (uintptr_t)pointer) {
-        cpu_fail("memcpy-overrun", false, "check the size: it is in bytes", "%s of %zu bytes at offset %zu of a device allocation of %zu bytes (%s): %zu bytes too many",
+        cpu_fail("memcpy-overrun", false, "check the size: it is in bytes",
+                 "%s of %zu bytes at offset %zu of a device allocation of %zu bytes (%s): %zu bytes too many",
                  call, bytes, (size_t)((uintptr_t)pointer - base), size, role, bytes - (size_t)(base + size - (uintptr_t)pointer));
     }
-    if (want_device == 1 && !device) { cpu_fail("memcpy-kind", false, "check the direction and the pointer", "%s: the %s %p is not in device memory, or has been freed", call, role, pointer); }
-    if (want_device == 0 && device) { cpu_fail("memcpy-kind", false, "check the direction and the pointer", "%s: the %s %p is device memory, not host memory", call, role, pointer); }
+    if (want_device == 1 && !device) {
+        cpu_fail("memcpy-kind", false, "check the direction and the pointer",
+                 "%s: the %s %p is not in device memory, or has been freed", call, role, pointer);
+    }
+    if (want_device == 0 && device) {
+        cpu_fail("memcpy-kind", false, "check the direction and the pointer",
+                 "%s: the %s %p is device memory, not host memory", call, role, pointer);
+    }
 }
 
 static inline cudaError_t cpu_memcpy(const char* call, void* dst, const void* src, size_t bytes, cudaMemcpyKind kind) {
@@ -196,7 +215,10 @@ static inline cudaError_t cpu_memset(const char* call, void* dst, int value, siz
     return cudaSuccess;
 }
 static inline cudaError_t cudaMemset(void* dst, int value, size_t bytes) { return cpu_memset("cudaMemset", dst, value, bytes); }
-static inline cudaError_t cudaMemsetAsync(void* dst, int value, size_t bytes, cudaStream_t stream = NULL) { (void)stream; return cpu_memset("cudaMemsetAsync", dst, value, bytes); }
+static inline cudaError_t cudaMemsetAsync(void* dst, int value, size_t bytes, cudaStream_t stream = NULL) {
+    (void)stream;
+    return cpu_memset("cudaMemsetAsync", dst, value, bytes);
+}
 static inline cudaError_t cudaMemcpy2D(void* dst, size_t dst_pitch, const void* src, size_t src_pitch, size_t width, size_t height, cudaMemcpyKind kind) {
     if (width > dst_pitch || width > src_pitch) { return cpu_error(cudaErrorInvalidValue); }
     for (size_t row = 0; row < height; row++) {
@@ -402,101 +424,6 @@ static inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr
     default: return cpu_error(cudaErrorInvalidValue);
     }
     return cudaSuccess;
-}
-
-// ----------------------------------------------------------------------------
-// functions and launches
-
-typedef enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9 } cudaFuncAttribute;
-struct cudaFuncAttributes { size_t sharedSizeBytes, constSizeBytes, localSizeBytes; int maxThreadsPerBlock, numRegs, ptxVersion, binaryVersion, cacheModeCA, maxDynamicSharedSizeBytes, preferredShmemCarveout; };
-
-struct CpuFunctions { std::mutex lock; std::map<const void*, int> dynamic_bytes; };  // bytes allowed by cudaFuncSetAttribute
-inline CpuFunctions* cpu_functions(void) {
-    static CpuFunctions* f = new CpuFunctions();
-    return f;
-}
-static inline size_t cpu_function_dynamic_limit(const void* function) {
-    std::lock_guard<std::mutex> guard(cpu_functions()->lock);
-    auto it = cpu_functions()->dynamic_bytes.find(function);
-    return it == cpu_functions()->dynamic_bytes.end() ? CPU_STATIC_SHARED_BYTES : (size_t)it->second;
-}
-template <class F> static inline cudaError_t cudaFuncSetAttribute(F* function, cudaFuncAttribute attribute, int value) {
-    if (!function) { return cpu_error(cudaErrorInvalidDeviceFunction); }
-    if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) { return cpu_error(value >= -1 && value <= 100 ? cudaSuccess : cudaErrorInvalidValue); }
-    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || (size_t)value > cpu_shared_limit()) { return cpu_error(cudaErrorInvalidValue); }
-    std::lock_guard<std::mutex> guard(cpu_functions()->lock);
-    cpu_functions()->dynamic_bytes[(const void*)function] = value;
-    return cudaSuccess;
-}
-template <class F> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* a, F* function) {
-    if (!a || !function) { return cpu_error(cudaErrorInvalidValue); }
-    memset(a, 0, sizeof(*a));
-    a->maxThreadsPerBlock = CPU_MAX_THREADS;
-    a->ptxVersion = a->binaryVersion = (int)cpu_modes()->arch;
-    a->maxDynamicSharedSizeBytes = (int)cpu_function_dynamic_limit((const void*)function);
-    return cudaSuccess;
-}
-template <class F> static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F* function, int block_size, size_t smem) {
-    if (!blocks || !function || block_size < 1) { return cpu_error(cudaErrorInvalidValue); }
-    cudaDeviceProp p;
-    cudaGetDeviceProperties(&p, 0);
-    int by_threads = block_size > CPU_MAX_THREADS ? 0 : p.maxThreadsPerMultiProcessor / ROUND_UP(block_size, CPU_WARP);
-    int by_memory = smem > cpu_function_dynamic_limit((const void*)function) ? 0 : (int)(p.sharedMemPerMultiprocessor / (smem + p.reservedSharedMemPerBlock));
-    *blocks = by_threads < by_memory ? by_threads : by_memory;
-    if (*blocks > p.maxBlocksPerMultiProcessor) { *blocks = p.maxBlocksPerMultiProcessor; }
-    return cudaSuccess;
-}
-
-static inline cudaError_t cpu_launch_refuse(const char* pretty, cudaError_t error, const char* why, size_t value, size_t limit) {
-    char kernel[256];
-    cpu_kernel_name(kernel, sizeof(kernel), pretty);
-    fprintf(stderr, "[cpu device: launch-limits] %s: %s %zu, allowed %zu (%s)\n", kernel, why, value, limit, cudaGetErrorName(error));
-    return cpu_error(error);
-}
-
-// CUDA's limits and error codes.
-static inline cudaError_t cpu_launch_check(const char* pretty, const void* function, dim3 grid, dim3 block, size_t smem) {
-    const unsigned sizes[6] = {grid.x, grid.y, grid.z, block.x, block.y, block.z}, limits[6] = {INT_MAX, 65535, 65535, 1024, 1024, 64};
-    static const char* const names[6] = {"gridDim.x", "gridDim.y", "gridDim.z", "blockDim.x", "blockDim.y", "blockDim.z"};
-    for (int i = 0; i < 6; i++) {
-        if (sizes[i] < 1 || sizes[i] > limits[i]) { return cpu_launch_refuse(pretty, cudaErrorInvalidConfiguration, names[i], sizes[i], limits[i]); }
-    }
-    size_t threads = (size_t)block.x * block.y * block.z;
-    if (threads > CPU_MAX_THREADS) { return cpu_launch_refuse(pretty, cudaErrorInvalidConfiguration, "threads a block", threads, CPU_MAX_THREADS); }
-    if (smem > CPU_STATIC_SHARED_BYTES) {
-        size_t allowed = cpu_function_dynamic_limit(function);
-        if (smem > allowed) { return cpu_launch_refuse(pretty, cudaErrorInvalidValue, "bytes of dynamic shared memory (cudaFuncSetAttribute raises the limit)", smem, allowed); }
-    }
-    return cudaSuccess;
-}
-
-template <auto kernel> static inline const char* cpu_kernel_pretty(void) { return __PRETTY_FUNCTION__; }
-
-template <auto kernel, class... P, class... Args>
-static inline void cpu_launch_as(void (*function)(P...), dim3 grid, dim3 block, size_t smem, Args&... args) {
-    static_assert(sizeof...(P) == sizeof...(Args), "a launch must give the kernel all its arguments");
-    static float ns_per_block = 0.0f;  // what it cost last time: decides whether to wake the pool
-    const std::tuple<P...> tuple(args...);
-    if (cpu_launch_check(cpu_kernel_pretty<kernel>(), (const void*)function, grid, block, smem) != cudaSuccess) { return; }
-    CpuLaunch launch;
-    launch.kernel = cpu_kernel_pretty<kernel>();
-    launch.grid = grid;
-    launch.block = block;
-    launch.blocks = (size_t)grid.x * grid.y * grid.z;
-    launch.smem = smem;
-    launch.threads = block.x * block.y * block.z;
-    launch.warps = CEIL_DIV(launch.threads, CPU_WARP);
-    launch.run = cpu_run_threads<kernel, P...>;
-    launch.run_tracked = cpu_run_threads_tracked<kernel, P...>;
-    launch.args = &tuple;
-    cpu_run_grid(&launch, &ns_per_block);
-}
-
-// Runs the kernel now. A refused launch is reported by cudaGetLastError.
-template <auto kernel, class... Args>
-static inline void cpu_launch(dim3 grid, dim3 block, size_t smem, cudaStream_t stream, Args... args) {
-    if (!cpu_stream_valid(stream)) { cpu_error(cudaErrorInvalidResourceHandle); return; }
-    cpu_launch_as<kernel>(kernel, grid, block, smem, args...);
 }
 
 #endif

@@ -41,17 +41,16 @@ typedef struct {
 
 // Where results come from; for tests and benchmarks. level -1: the best there is. max_threads 0: as many as OpenMP gives.
 enum { CPU_GEMM_ENGINE_AUTO = 0, CPU_GEMM_ENGINE_OWN = 1, CPU_GEMM_ENGINE_ONEDNN = 2 };
-// poison: the byte that scratch is filled with before every use, -1 for none.
-typedef struct { int engine, level, max_threads, poison; } CpuGemmSettings;
+// poison: the byte that scratch is filled with before every use, -1 for none. pack_bytes: the size of a super-block of packed B or A.
+typedef struct { int engine, level, max_threads, poison; int64_t pack_bytes; } CpuGemmSettings;
 inline CpuGemmSettings* cpu_gemm_settings(void) {
-    static CpuGemmSettings settings = {CPU_GEMM_ENGINE_AUTO, -1, 0, -1};
+    static CpuGemmSettings settings = {CPU_GEMM_ENGINE_AUTO, -1, 0, -1, 4 << 20};
     return &settings;
 }
 
 #ifndef CPU_GEMM_KC
 #define CPU_GEMM_KC 512          // steps of one K block (1,024 BF16 or 512 floats): 128 KB of a panel; 256 was 3 % slower, more gained nothing
 #endif
-#define CPU_GEMM_PACK_BYTES (4 << 20)  // a super-block of packed B or A
 
 // ----------------------------------------------------------------------------
 // scratch, tickets and barriers
@@ -238,8 +237,8 @@ static inline CpuGemmPlan cpu_gemm_plan(const CpuGemm* g, int64_t index, int thr
     p.steps_padded = cpu_gemm_round_up(p.steps > 0 ? p.steps : 1, 16);
     p.a_direct = g->a.col_stride == 1 && (p.isa->bf16 ? g->a.type == CPU_GEMM_BF16 && g->k % 2 == 0 && g->a.row_stride % 2 == 0 : g->a.type == CPU_GEMM_F32);
     p.a_ld = !p.a_direct ? p.steps_padded + 16 : p.isa->bf16 ? g->a.row_stride / 2 : g->a.row_stride;  // + 16: rows not a power of two apart
-    p.n_super = cpu_gemm_round_up(cpu_gemm_min(p.n, CPU_GEMM_PACK_BYTES / 4 / p.steps_padded + 1), 64);
-    p.m_super = p.a_direct ? p.m : cpu_gemm_round_up(cpu_gemm_min(p.m, CPU_GEMM_PACK_BYTES / 4 / p.a_ld + 1), 48);
+    p.n_super = cpu_gemm_round_up(cpu_gemm_min(p.n, settings->pack_bytes / 4 / p.steps_padded + 1), 64);
+    p.m_super = p.a_direct ? p.m : cpu_gemm_round_up(cpu_gemm_min(p.m, settings->pack_bytes / 4 / p.a_ld + 1), 48);
     p.m_tile = 192;
     p.n_tile = 128;
     while (threads > 1 && p.n_tile * p.m_tile > 64 * 48) {  // enough tiles that no thread waits long for the last

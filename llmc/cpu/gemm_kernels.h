@@ -448,8 +448,11 @@ static inline int cpu_gemm_best_level(void) {
 // Tile multiplication of BF16 (Sapphire Rapids and later): CPUID 7.0, EDX bit 22.
 static inline bool cpu_gemm_has_amx_bf16(void) {
 #if defined(__x86_64__)
-    unsigned a, b, c, d;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1);
+    static const bool has = [] {  // asked once: a virtual machine traps here
+        unsigned a, b, c, d;
+        return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1);
+    }();
+    return has;
 #else
     return false;
 #endif
