@@ -494,7 +494,8 @@ static void test_trainer_micro_steps_see_the_same_tokens(void) {
     make_data(&dir);
     std::vector<float> losses[3];
     for (int v = 0; v < 3; v++) {
-        CHECK(trainer("-i " + dir + "/train.bin -j " + dir + "/val.bin --layers 2 --channels 64 --heads 4 -t 32 -d 256 -l 1e-3 -v 0 -m 0 -s 0 -x 6 --dtype float32 -b " + std::to_string(8 >> v), &out) == 0, "%s", out.c_str());
+        CHECK(trainer("-i " + dir + "/train.bin -j " + dir + "/val.bin --layers 2 --channels 64 --heads 4 -t 32 -d 256 -l 1e-3 -v 0 -m 0 -s 0 "
+                      "-x 6 --dtype float32 -b " + std::to_string(8 >> v), &out) == 0, "%s", out.c_str());
         for (size_t at = 0; (at = out.find("| loss ", at)) != std::string::npos; at++) { losses[v].push_back(strtof(out.c_str() + at + 7, NULL)); }
         CHECK(losses[v].size() == 6, "%s", out.c_str());
     }
@@ -524,7 +525,8 @@ static void test_trainer_refuses_bad_input_with_a_message(void) {
     for (auto& c : cases) {
         int code = trainer(c.args, &out);
         CHECK(code == 1 || code == 2, "'%s' ended with %d:\n%s", c.args.c_str(), code, out.c_str());
-        CHECK(out.find("ERROR") != std::string::npos && out.find("HINT") != std::string::npos && out.find(c.words) != std::string::npos, "'%s' does not say '%s':\n%s", c.args.c_str(), c.words, out.c_str());
+        CHECK(out.find("ERROR") != std::string::npos && out.find("HINT") != std::string::npos && out.find(c.words) != std::string::npos,
+              "'%s' does not say '%s':\n%s", c.args.c_str(), c.words, out.c_str());
     }
     remove_folder(dir);
 }

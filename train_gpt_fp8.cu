@@ -123,7 +123,7 @@ static void gpt_check_config(const ModelHeader* c, int B, int T, bool fp8) {
         {c->vocab_size <= 65536, "tokens", "token shards hold 16-bit tokens, so V is at most 65536", "choose a smaller vocabulary"},
         {T <= c->max_seq_len, "wpe (maxT,C)", "T must not exceed the positions of the model", "choose a smaller --seq-len"},
         {!fp8 || T % 16 == 0, "x.t, dY.t (C,N) fp8", "T must be a multiple of 16 for float8: transposed operands have rows of N bytes", "change --seq-len, or use --dtype bfloat16"},
-        {N * 4 * C < (1ll << 31) * 16 && N <= (1ll << 30), "h (N,4C)", "B*T and B*T*4C must stay below the limits of 32-bit row counts", "choose a smaller --batch-size"},
+        {N <= (1ll << 30) / NH, "lse (B,NH,T)", "B*T*NH must not exceed 2^30: rows are counted in 32 bits", "choose a smaller --batch-size"},
     };
     for (auto& r : rules) {
         if (!r.holds) {
@@ -927,13 +927,15 @@ static void run_load_state(Run* run, GPT<floatX>* g, uint64_t model_digest) {
     checkpoint_state_path(path, run->opt.output_dir, run->resumed_step, 0);
     fileCheck(state_read_open(&r, path, &error), &error);
     require(r.header.model_xxh64 == model_digest, "the checkpoint is damaged: remove its DONE file to resume from an earlier one",
-            "the model file of step %d does not have the checksum that '%s' names: %016llx, not %016llx", run->resumed_step, path, (unsigned long long)model_digest, (unsigned long long)r.header.model_xxh64);
+            "the model file of step %d does not have the checksum that '%s' names: %016llx, not %016llx", run->resumed_step, path,
+            (unsigned long long)model_digest, (unsigned long long)r.header.model_xxh64);
     for (const OptionDiff& d : options_diff(r.config, options_to_text(&run->opt))) {
         if (d.name != "resume") { printf("resume: --%s was %s, is %s\n", d.name.c_str(), d.before.c_str(), d.after.c_str()); }
     }
     RunRecord record;
     fileCheck(state_read_section(&r, "run", FILE_U64, sizeof(record) / 8, &record, &error), &error);
-    require(record.num_parameters == g->num_parameters, "", "'%s' belongs to a model of %llu parameters, not %llu", path, (unsigned long long)record.num_parameters, (unsigned long long)g->num_parameters);
+    require(record.num_parameters == g->num_parameters, "", "'%s' belongs to a model of %llu parameters, not %llu", path,
+            (unsigned long long)record.num_parameters, (unsigned long long)g->num_parameters);
     if (record.data_digest != dataloader_digest(&run->train)) {
         printf("resume: the training data or --seq-len changed: the order of the new data starts at position %llu\n", (unsigned long long)record.position);
     }

@@ -36,12 +36,12 @@ static inline void column_sum(float* out, const float* partial, int num_partials
     launch<column_sum_kernel1>(dim3(CEIL_DIV(cols, WARP_SIZE)), dim3(WARP_SIZE, 8), 0, stream, out, partial, num_partials, cols);
 }
 
-// one thread: 16 rows x 8 columns
+// one thread: 16 rows x 8 columns. Rows lie along grid.x: the other grid dimensions end at 65,535
 template <class T>
 static __global__ void bias_partial_kernel1(float* partial, const T* dout, int rows, int cols) {
-    int c = (blockIdx.x * blockDim.x + threadIdx.x) * 8;
+    int c = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
     if (c >= cols) { return; }
-    int row0 = blockIdx.y * COLUMN_SUM_ROWS;
+    int row0 = blockIdx.x * COLUMN_SUM_ROWS;
     int row1 = min(row0 + COLUMN_SUM_ROWS, rows);
     float sum[8] = {0.0f};
     for (int r = row0; r < row1; r++) {
@@ -49,14 +49,14 @@ static __global__ void bias_partial_kernel1(float* partial, const T* dout, int r
         load8(x, dout + (size_t)r * cols + c);
         for (int i = 0; i < 8; i++) { sum[i] += x[i]; }
     }
-    store8(partial + (size_t)blockIdx.y * cols + c, sum);
+    store8(partial + (size_t)blockIdx.x * cols + c, sum);
 }
 
 // dbias (cols) f32 += column sums of dout (rows, cols). partial: scratch of column_sum_partials(rows, cols) f32. cols % 8 == 0, pointers 16-byte aligned.
 template <class T>
 static inline void bias_backward(float* dbias, float* partial, const T* dout, int rows, int cols, cudaStream_t stream) {
     int num_partials = CEIL_DIV(rows, COLUMN_SUM_ROWS);
-    launch<bias_partial_kernel1<T>>(dim3(CEIL_DIV(cols / 8, 32), num_partials), dim3(32), 0, stream, partial, dout, rows, cols);
+    launch<bias_partial_kernel1<T>>(dim3(num_partials, CEIL_DIV(cols / 8, 32)), dim3(32), 0, stream, partial, dout, rows, cols);
     column_sum(dbias, partial, num_partials, cols, stream);
 }
 

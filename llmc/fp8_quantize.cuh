@@ -40,8 +40,8 @@ static __global__ void __launch_bounds__(QUANTIZE_BLOCK) fp8_quantize_kernel1(Qu
         if (*p.amax > *p.amax_step) { *p.amax_step = *p.amax; }
     }
     int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
-    int row0 = blockIdx.y * QUANTIZE_ROWS + (lane % 8) * FP8_TILE;
-    int col0 = blockIdx.x * QUANTIZE_COLS + (warp * 4 + lane / 8) * FP8_TILE;
+    int row0 = blockIdx.x * QUANTIZE_ROWS + (lane % 8) * FP8_TILE;
+    int col0 = blockIdx.y * QUANTIZE_COLS + (warp * 4 + lane / 8) * FP8_TILE;
     unsigned saturated = 0, flushed = 0;
     if (row0 < p.rows && col0 < p.cols) {
         SinkTensor<F, COUNT> sink;
@@ -84,7 +84,7 @@ static inline void fp8_quantize(Fp8Scaling* s, Fp8Role role, int layer, int line
     require(rows % FP8_TILE == 0 && cols % FP8_TILE == 0, "sizes of FP8 tensors must be multiples of 16", "cannot quantize a %d x %d tensor to FP8", rows, cols);
     QuantizeParams p = {x, k, t, rows, cols, s->amax + slot, s->amax_step + slot, s->scale + slot, s->descale + slot,
                         s->count_on ? s->counts + 2 * slot : NULL, dbias ? partial : NULL};
-    dim3 grid(CEIL_DIV(cols, QUANTIZE_COLS), CEIL_DIV(rows, QUANTIZE_ROWS)), block(QUANTIZE_BLOCK);
+    dim3 grid(CEIL_DIV(rows, QUANTIZE_ROWS), CEIL_DIV(cols, QUANTIZE_COLS)), block(QUANTIZE_BLOCK);
     if (fp8_role_format(s->recipe, role) == FP8_E4M3) {
         if (p.counts) { launch<fp8_quantize_kernel1<FP8_E4M3, true>>(grid, block, 0, stream, p); }
         else { launch<fp8_quantize_kernel1<FP8_E4M3, false>>(grid, block, 0, stream, p); }

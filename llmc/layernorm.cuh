@@ -124,9 +124,9 @@ static __global__ void layernorm_backward_kernel1(T* dresidual, const T* dout, c
 // one thread: 16 rows x 8 columns of dw and db
 template <class T>
 static __global__ void layernorm_partial_kernel1(float* dw_partial, float* db_partial, const T* dout, const T* x, const float* mean, const float* rstd, int N, int C) {
-    int c = (blockIdx.x * blockDim.x + threadIdx.x) * 8;
+    int c = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
     if (c >= C) { return; }
-    int row0 = blockIdx.y * COLUMN_SUM_ROWS;
+    int row0 = blockIdx.x * COLUMN_SUM_ROWS;
     int row1 = min(row0 + COLUMN_SUM_ROWS, N);
     float dw[8] = {0.0f}, db[8] = {0.0f};
     for (int r = row0; r < row1; r++) {
@@ -139,8 +139,8 @@ static __global__ void layernorm_partial_kernel1(float* dw_partial, float* db_pa
             db[e] += g[e];
         }
     }
-    store8(dw_partial + (size_t)blockIdx.y * C + c, dw);
-    store8(db_partial + (size_t)blockIdx.y * C + c, db);
+    store8(dw_partial + (size_t)blockIdx.x * C + c, dw);
+    store8(db_partial + (size_t)blockIdx.x * C + c, db);
 }
 
 // dresidual (N,C) += (accumulate) or = the gradient of x (N,C), the residual that forward normalized; dw, db (C) f32 +=.
@@ -150,7 +150,7 @@ static inline void layernorm_backward(T* dresidual, float* dw, float* db, float*
                                       const float* rstd, int N, int C, bool accumulate, unsigned* amax, cudaStream_t stream) {
     float* db_partial = partial + column_sum_partials(N, C);
     int num_partials = CEIL_DIV(N, COLUMN_SUM_ROWS);
-    launch<layernorm_partial_kernel1<T>>(dim3(CEIL_DIV(C / 8, 32), num_partials), dim3(32), 0, stream, partial, db_partial, dout, x, mean, rstd, N, C);
+    launch<layernorm_partial_kernel1<T>>(dim3(num_partials, CEIL_DIV(C / 8, 32)), dim3(32), 0, stream, partial, db_partial, dout, x, mean, rstd, N, C);
     column_sum(dw, partial, num_partials, C, stream);
     column_sum(db, db_partial, num_partials, C, stream);
     launch<layernorm_backward_kernel1<T>>(dim3(CEIL_DIV(N, LAYERNORM_ROWS)), dim3(WARP_SIZE, LAYERNORM_ROWS), 0, stream,
