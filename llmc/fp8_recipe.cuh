@@ -127,7 +127,7 @@ struct SinkTensor {
         for (int i = 0; i < FP8_TILE; i++) { y[i] = x[i] * scale; }
 #ifdef GPT_CPU_DEVICE
         uint8_t codes[FP8_TILE];
-        for (int i = 0; i < FP8_TILE; i++) { codes[i] = __nv_cvt_float_to_fp8(y[i], __NV_SATFINITE, F == FP8_E4M3 ? __NV_E4M3 : __NV_E5M2); }
+        cpu_fp8_from_float16(codes, y, __NV_SATFINITE, F == FP8_E4M3 ? __NV_E4M3 : __NV_E5M2);
         memcpy(w, codes, FP8_TILE);
 #else
         #pragma unroll

@@ -201,7 +201,8 @@ template <class T> static inline Floats make_input(Input input, size_t n, uint64
         default: {
             int kind = (int)(test_rng_u64(&r) % 16);
             double z = scale * test_rng_normal(&r);
-            x = kind == 0 ? 0.0 : kind == 1 ? -0.0 : kind == 2 ? z * 1e-40 : kind == 3 ? z * 1e4 : kind < 8 ? z * ldexp(1.0, (int)(test_rng_u64(&r) % 40) - 30) : z;
+            int exponent = (int)(test_rng_u64(&r) % 40) - 30;
+            x = kind == 0 ? 0.0 : kind == 1 ? -0.0 : kind == 2 ? z * 1e-40 : kind == 3 ? z * 1e4 : kind < 8 ? ldexp(z, exponent) : z;
         }
         }
         v[i] = ref_round<T>((float)x);
@@ -230,7 +231,8 @@ static inline double earned_error(double oracle, double x) {
 // of the longest row of the oracle; where T is coarse over its own row's, so that a wrong small row shows, unless that is a hundred times shorter: then it
 // shows in the largest error, and may be what is left of a cancellation.
 static inline void earned_add(Earned* e, const Doubles& oracle, const Floats& kernel, const Floats& naive, size_t rows, size_t cols, double scale = 0.0) {
-    CHECK(oracle.size() == rows * cols && kernel.size() == rows * cols && naive.size() == rows * cols, "sizes %zu %zu %zu, not %zu x %zu", oracle.size(), kernel.size(), naive.size(), rows, cols);
+    CHECK(oracle.size() == rows * cols && kernel.size() == rows * cols && naive.size() == rows * cols, "sizes %zu %zu %zu, not %zu x %zu",
+        oracle.size(), kernel.size(), naive.size(), rows, cols);
     const bool own = scale == 0.0 && e->floor > 0x1p-16;
     double most = scale, longest = scale * sqrt((double)cols);
     Doubles length(rows);

@@ -8,8 +8,9 @@
 #include "llmc/attention.cuh"
 
 typedef struct { int B, T, NH, hs; } Case;
-//                               all heads at once                                  groups of 3 of 4     one by one                                        more than 256 columns
-static const Case cases[] = {{1, 1, 1, 8}, {2, 1, 3, 16}, {2, 7, 4, 8}, {1, 16, 3, 16}, {3, 24, 4, 16}, {2, 33, 4, 32}, {1, 33, 5, 64}, {1, 64, 3, 64}, {1, 300, 2, 16}};
+// all heads at once; 3 of 4; one by one; more than 256 columns, which a warp takes in two steps
+static const Case cases[] = {{1, 1, 1, 8}, {2, 1, 3, 16}, {2, 7, 4, 8}, {1, 16, 3, 16}, {3, 24, 4, 16}, {2, 33, 4, 32}, {1, 33, 5, 64},
+    {1, 64, 3, 64}, {1, 300, 2, 16}};
 
 // ---------------------------------------------------------------------------- oracle and naive version
 
@@ -114,7 +115,8 @@ static Result run_attention(Lab* lab, const Floats& qkv, const Floats& dy, const
     const size_t N = (size_t)c.B * c.T;
     T *d_qkv = lab_put<T>(lab, qkv), *y = lab_alloc<T>(lab, N * C), *dqkv = lab_alloc<T>(lab, N * 3 * C);
     float* lse = lab_alloc<float>(lab, N * c.NH);
-    unsigned char *scratch = lab_alloc<unsigned char>(lab, attention_scratch_bytes(c.B, c.T, c.NH)), *scratch2 = lab_alloc<unsigned char>(lab, attention_scratch_bytes(c.B, c.T, c.NH));
+    unsigned char *scratch = lab_alloc<unsigned char>(lab, attention_scratch_bytes(c.B, c.T, c.NH)),
+        *scratch2 = lab_alloc<unsigned char>(lab, attention_scratch_bytes(c.B, c.T, c.NH));
     attention_forward(&lab->dev, y, lse, d_qkv, scratch, c.B, c.T, C, c.NH);
     attention_backward(&lab->dev, dqkv, lab_put<T>(lab, dy), d_qkv, y, lse, scratch2, c.B, c.T, C, c.NH);
     CHECK_SAME(lab_get(lab, d_qkv, qkv.size()), qkv, "attention changed its input");
@@ -133,7 +135,8 @@ static void test_attention(void) {
             const size_t N = (size_t)c.B * c.T;
             for (int repeat = 0; repeat < repeats_for(N * C); repeat++) {
                 // large: scores in the tens, probabilities close to 0 and 1
-                Floats qkv = make_input<T>(input == 2 ? INPUT_RANDOM : (Input)input, N * 3 * C, 2 * repeat + 1, input == 2 ? 4.0f : 1.0f), dy = make_input<T>(INPUT_RANDOM, N * C, 2 * repeat + 2);
+                Floats qkv = make_input<T>(input == 2 ? INPUT_RANDOM : (Input)input, N * 3 * C, 2 * repeat + 1, input == 2 ? 4.0f : 1.0f),
+                    dy = make_input<T>(INPUT_RANDOM, N * C, 2 * repeat + 2);
                 Result got = run_attention<T>(&lab, qkv, dy, c);
                 Doubles y(N * C), lse(N * c.NH), dqkv(N * 3 * C), wide = widen(qkv), wide_dy = widen(dy);
                 Floats y_lowp(N * C), lse_lowp(N * c.NH), dqkv_lowp(N * 3 * C);
@@ -188,7 +191,9 @@ static void test_attention_causal(void) {
             Result a = run_attention<T>(&lab, qkv, dy_before, c), b = run_attention<T>(&lab, other, dy_before, c);
             for (size_t n = 0; n < N; n++) {
                 const bool before = (int)(n % c.T) < cut;
-                for (int i = 0; i < C; i++) { CHECK(!before || bits_of(a.y[n * C + i]) == bits_of(b.y[n * C + i]), "token %zu sees the future beyond %d", n % c.T, cut); }
+                for (int i = 0; i < C; i++) {
+                    CHECK(!before || bits_of(a.y[n * C + i]) == bits_of(b.y[n * C + i]), "token %zu sees the future beyond %d", n % c.T, cut);
+                }
                 for (int i = 0; i < 3 * C; i++) {
                     float x = a.dqkv[n * 3 * C + i], y = b.dqkv[n * 3 * C + i];
                     CHECK(before ? bits_of(x) == bits_of(y) : x == 0 && y == 0, "token %zu, gradient %d: %g and %g, cut %d", n % c.T, i, x, y, cut);
@@ -212,7 +217,9 @@ static void test_attention_uniform(void) {
     for (int t = 0; t < c.T; t++) {
         // t + 1 equal probabilities, each off by at most a rounding (and the quotient's), their sum rounded at most t + 1 times
         for (int i = 0; i < C; i++) { CHECK(fabs(r.y[t * C + i] - 1) <= 2 * unit + (t + 2) * 0x1p-24, "y[%d][%d] is %.9g", t, i, r.y[t * C + i]); }
-        for (int h = 0; h < c.NH; h++) { CHECK(fabs(r.lse[h * c.T + t] - log(t + 1.0)) <= (t + 4) * 0x1p-24 * (1 + log(t + 1.0)), "lse[%d][%d] is %.9g", h, t, r.lse[h * c.T + t]); }
+        for (int h = 0; h < c.NH; h++) {
+            CHECK(fabs(r.lse[h * c.T + t] - log(t + 1.0)) <= (t + 4) * 0x1p-24 * (1 + log(t + 1.0)), "lse[%d][%d] is %.9g", h, t, r.lse[h * c.T + t]);
+        }
     }
     for (float x : r.dqkv) { CHECK(x == 0, "dy is 0, a gradient is %g", x); }
 }
@@ -225,11 +232,13 @@ static void test_attention_groups(void) {
             CHECK(pitch % 8 == 0 && pitch >= T && pitch < T + 8, "pitch %lld of %d columns", pitch, T);
             CHECK(group >= 1 && group <= NH && (group == 1 || group * T * pitch <= ATTENTION_GROUP_ELEMENTS), "%lld of %d heads at T %d", group, NH, T);
             CHECK(group == NH || (group + 1) * T * pitch > ATTENTION_GROUP_ELEMENTS, "%lld of %d heads at T %d: another one would fit", group, NH, T);
-            CHECK(attention_scratch_bytes(2, T, NH) >= (size_t)(group * T * pitch * 16 + 2ll * NH * T * 4), "%zu bytes of scratch", attention_scratch_bytes(2, T, NH));
+            CHECK(attention_scratch_bytes(2, T, NH) >= (size_t)(group * T * pitch * 16 + 2ll * NH * T * 4), "%zu bytes of scratch",
+                attention_scratch_bytes(2, T, NH));
         }
     }
     // what the cases above rely on
-    CHECK(attention_group(4, 7) == 4 && attention_group(4, 24) == 3 && attention_group(4, 33) == 1 && attention_group(2, 300) == 1, "groups %d %d %d %d", attention_group(4, 7),
+    CHECK(attention_group(4, 7) == 4 && attention_group(4, 24) == 3 && attention_group(4, 33) == 1 && attention_group(2, 300) == 1,
+        "groups %d %d %d %d", attention_group(4, 7),
           attention_group(4, 24), attention_group(4, 33), attention_group(2, 300));
 }
 

@@ -14,7 +14,9 @@ static void test_reference(void) {
         bool saturated;
         for (int i = 1; i <= t->largest + 1; i++) { CHECK(t->value[i] > t->value[i - 1], "codes %d, %d do not ascend", i - 1, i); }
         CHECK(t->value[t->largest] == FP8_MAX((Fp8Format)format), "largest value %g", t->value[t->largest]);
-        for (int i = 0; i <= t->largest; i++) { CHECK(ref_encode(t, (float)-t->value[i], &saturated) == (i | 0x80) && !saturated, "code %d does not round-trip", i); }
+        for (int i = 0; i <= t->largest; i++) {
+            CHECK(ref_encode(t, (float)-t->value[i], &saturated) == (i | 0x80) && !saturated, "code %d does not round-trip", i);
+        }
         const float over = FP8_OVERFLOW((Fp8Format)format);
         ref_encode(t, nextafterf(over, 0), &saturated);
         CHECK(!saturated, "%.9g fits", nextafterf(over, 0));
@@ -68,7 +70,8 @@ static void test_amax(void) {
 
 // ---------------------------------------------------------------------------- scale rule
 
-static const uint32_t special_amaxes[] = {0, 1, 0x00010000, 0x00400000, 0x007fffff, 0x00800000, 0x006ce3ee /* 1e-38 */, 0x3f800000, 0x43e00000 /* 448 */, 0x47600000 /* 57344 */,
+static const uint32_t special_amaxes[] = {0, 1, 0x00010000, 0x00400000, 0x007fffff, 0x00800000, 0x006ce3ee /* 1e-38 */, 0x3f800000,
+    0x43e00000 /* 448 */, 0x47600000 /* 57344 */,
                                           0x7f61b1e6 /* 3e38 */, 0x7f7fffff, 0x7f800000, 0x7f800001, 0x7fc00000, 0x7fffffff};
 
 static void test_scale_rule(void) {
@@ -134,7 +137,8 @@ static void test_slots(void) {
         }
     }
     CHECK(!strcmp(fp8_slot_name(&s, fp8_slot(&s, FP8_ROLE_X, 2, LINEAR_FC), name), "l2.fc.x"), "%s", name);
-    CHECK(fp8_role_format(s.recipe, FP8_ROLE_X) == FP8_E4M3 && fp8_role_format(s.recipe, FP8_ROLE_EVAL_X) == FP8_E4M3 && fp8_role_format(s.recipe, FP8_ROLE_W) == FP8_E4M3 &&
+    CHECK(fp8_role_format(s.recipe, FP8_ROLE_X) == FP8_E4M3 && fp8_role_format(s.recipe, FP8_ROLE_EVAL_X) == FP8_E4M3 &&
+        fp8_role_format(s.recipe, FP8_ROLE_W) == FP8_E4M3 &&
           fp8_role_format(s.recipe, FP8_ROLE_DY) == FP8_E5M2, "the formats of recipe %s", s.recipe->name);
 }
 
@@ -144,7 +148,8 @@ static void test_invariants_special(void) {
     ScalingLab* l = scaling_lab(layers);
     char message[256];
     CHECK(!check_state(l, 0, l->s.count, 1, message), "fresh state: %s", message);
-    CHECK((size_t)l->s.count == NUM_FP8_ROLES * layers * NUM_LINEARS && fp8_scaling_bytes(layers) == (size_t)l->s.count * 32, "%d slots, %zu bytes", l->s.count, fp8_scaling_bytes(layers));
+    CHECK((size_t)l->s.count == NUM_FP8_ROLES * layers * NUM_LINEARS && fp8_scaling_bytes(layers) == (size_t)l->s.count * 32, "%d slots, %zu bytes",
+        l->s.count, fp8_scaling_bytes(layers));
     Floats x = make_input<bf16>(INPUT_RANDOM, 256, 1);
     bf16* d_x = lab_put<bf16>(&l->lab, x);
     uint8_t *k = lab_alloc<uint8_t>(&l->lab, 256), *t = lab_alloc<uint8_t>(&l->lab, 256);
@@ -161,11 +166,14 @@ static void test_invariants_special(void) {
             most = bits > most ? bits : most;
             CHECK(!check_state(l, 0, l->s.count, 256, message), "amax %08x: %s", bits, message);
             fp8_scaling_copy(&l->s, &after);
-            CHECK(after.amax[slot] == bits && after.amax_step[slot] == most, "amax %08x, amax_step %08x, should be %08x, %08x", after.amax[slot], after.amax_step[slot], bits, most);
-            CHECK(after.scale[slot] == fp8_scale_from_amax(bits, FP8_MAX(fp8_role_format(l->s.recipe, (Fp8Role)role))) && after.descale[slot] == 1.0f / after.scale[slot],
+            CHECK(after.amax[slot] == bits && after.amax_step[slot] == most, "amax %08x, amax_step %08x, should be %08x, %08x", after.amax[slot],
+                after.amax_step[slot], bits, most);
+            CHECK(after.scale[slot] == fp8_scale_from_amax(bits, FP8_MAX(fp8_role_format(l->s.recipe, (Fp8Role)role))) &&
+                after.descale[slot] == 1.0f / after.scale[slot],
                   "amax %08x: scale %g, descale %g", bits, after.scale[slot], after.descale[slot]);
             for (int i = 0; i < l->s.count; i++) {
-                CHECK(i == slot || (after.amax[i] == before.amax[i] && after.amax_step[i] == before.amax_step[i] && after.scale[i] == before.scale[i] && after.descale[i] == before.descale[i] &&
+                CHECK(i == slot || (after.amax[i] == before.amax[i] && after.amax_step[i] == before.amax_step[i] &&
+                    after.scale[i] == before.scale[i] && after.descale[i] == before.descale[i] &&
                       after.counts[2 * i] == 0 && after.counts[2 * i + 1] == 0), "slot %d changed when slot %d was used (I7)", i, slot);
             }
             fp8_scaling_host_free(&before);
@@ -201,7 +209,8 @@ static void test_invariants_violated(void) {
     CHECK(!fp8_scaling_check(&l->s, &h, 0, l->s.count, 256, message), "%s", message);
     auto expect = [&](const char* invariant, const char* name, const char* how) {
         const char* broken = fp8_scaling_check(&l->s, &h, 0, l->s.count, 256, message);
-        CHECK(broken && strstr(broken, invariant) && strstr(broken, name), "%s is not seen as a violation of %s in %s, but: %s", how, invariant, name, broken ? broken : "nothing");
+        CHECK(broken && strstr(broken, invariant) && strstr(broken, name), "%s is not seen as a violation of %s in %s, but: %s", how, invariant, name,
+            broken ? broken : "nothing");
     };
     const float scale = h.scale[slot], descale = h.descale[slot];
     const unsigned amax = h.amax[slot];
@@ -236,7 +245,8 @@ static void test_find_nonfinite(void) {
     Fp8Scaling s = {};
     s.layers = 3;
     std::vector<unsigned> amax(NUM_FP8_ROLES * 3 * NUM_LINEARS, 0x7f7fffff);
-    const int in_order[] = {fp8_slot(&s, FP8_ROLE_DY, 0, LINEAR_QKV), fp8_slot(&s, FP8_ROLE_DY, 0, LINEAR_FC), fp8_slot(&s, FP8_ROLE_DY, 2, LINEAR_QKV), fp8_slot(&s, FP8_ROLE_X, 2, LINEAR_QKV),
+    const int in_order[] = {fp8_slot(&s, FP8_ROLE_DY, 0, LINEAR_QKV), fp8_slot(&s, FP8_ROLE_DY, 0, LINEAR_FC),
+        fp8_slot(&s, FP8_ROLE_DY, 2, LINEAR_QKV), fp8_slot(&s, FP8_ROLE_X, 2, LINEAR_QKV),
                             fp8_slot(&s, FP8_ROLE_X, 0, LINEAR_FCPROJ), fp8_slot(&s, FP8_ROLE_W, 1, LINEAR_FC)};  // later ones come first in the step
     amax[fp8_slot(&s, FP8_ROLE_EVAL_X, 1, LINEAR_FC)] = 0x7fc00000;
     CHECK(fp8_scaling_find_nonfinite(&s, amax.data()) == -1, "found slot %d", fp8_scaling_find_nonfinite(&s, amax.data()));
@@ -303,13 +313,15 @@ static void check_quantize(ScalingLab* l, Fp8Role role, const Floats& x, int row
             const std::vector<uint8_t>& want = order ? want_t : want_k;
             for (size_t i = 0; i < n; i++) {
                 size_t at = order ? i % rows * cols + i / rows : i;
-                CHECK(got[i] == want[i], "%d x %d, %s, amax %08x: %s code %zu is %02x, should be %02x (x %.9g, scale %.9g)", rows, cols, format == FP8_E4M3 ? "E4M3" : "E5M2", amax_bits,
+                CHECK(got[i] == want[i], "%d x %d, %s, amax %08x: %s code %zu is %02x, should be %02x (x %.9g, scale %.9g)", rows, cols,
+                    format == FP8_E4M3 ? "E4M3" : "E5M2", amax_bits,
                       order ? "t" : "k", i, got[i], want[i], x[at], scale);
             }
         }
         std::vector<unsigned long long> counts = lab_download(&l->lab, l->s.counts + 2 * slot, 2);
         unsigned long long times = mode == 0 ? 2 : 0;  // two passes add up
-        CHECK(counts[0] == times * saturated && counts[1] == times * flushed, "%d x %d: %llu saturated, %llu flushed, should be %llu, %llu", rows, cols, counts[0], counts[1], times * saturated, times * flushed);
+        CHECK(counts[0] == times * saturated && counts[1] == times * flushed, "%d x %d: %llu saturated, %llu flushed, should be %llu, %llu", rows,
+            cols, counts[0], counts[1], times * saturated, times * flushed);
         CHECK(at(l, l->s.scale, slot) == scale && at(l, l->s.descale, slot) == 1.0f / scale, "scale %g, should be %g", at(l, l->s.scale, slot), scale);
     }
     lab_reset(&l->lab);
@@ -367,15 +379,18 @@ static void test_quantize_dbias(void) {
             const int rows = c[0], cols = c[1], slot = fp8_slot(&l->s, FP8_ROLE_DY, 0, LINEAR_QKV);
             Floats x = make_input<bf16>((Input)input, (size_t)rows * cols, 3), dbias = make_input<float>(INPUT_INTEGER, cols, 4);
             bf16* d_x = lab_put<bf16>(&l->lab, x);
-            float *got = lab_put<float>(&l->lab, dbias), *want = lab_put<float>(&l->lab, dbias), *partial = lab_alloc<float>(&l->lab, column_sum_partials(rows, cols));
+            float *got = lab_put<float>(&l->lab, dbias), *want = lab_put<float>(&l->lab, dbias),
+                *partial = lab_alloc<float>(&l->lab, column_sum_partials(rows, cols));
             float* partial2 = lab_alloc<float>(&l->lab, column_sum_partials(rows, cols));
             set_amax(l, slot, max_bits(x));
             for (int pass = 0; pass < 2; pass++) {
-                fp8_quantize(&l->s, FP8_ROLE_DY, 0, LINEAR_QKV, lab_alloc<uint8_t>(&l->lab, x.size()), lab_alloc<uint8_t>(&l->lab, x.size()), d_x, rows, cols, got, partial, l->lab.dev.stream);
+                fp8_quantize(&l->s, FP8_ROLE_DY, 0, LINEAR_QKV, lab_alloc<uint8_t>(&l->lab, x.size()), lab_alloc<uint8_t>(&l->lab, x.size()), d_x,
+                    rows, cols, got, partial, l->lab.dev.stream);
                 bias_backward(want, partial2, d_x, rows, cols, l->lab.dev.stream);
             }
             Floats sums = lab_get(&l->lab, got, cols);
-            CHECK(same_bits(sums, lab_get(&l->lab, want, cols)), "%d x %d %s: dbias of quantization and of bias_backward differ", rows, cols, input_names[input]);
+            CHECK(same_bits(sums, lab_get(&l->lab, want, cols)), "%d x %d %s: dbias of quantization and of bias_backward differ", rows, cols,
+                input_names[input]);
             if (input == INPUT_INTEGER) {
                 for (int i = 0; i < 2 * rows; i++) { for (int k = 0; k < cols; k++) { dbias[k] += x[(size_t)(i % rows) * cols + k]; } }
                 CHECK_SAME(sums, dbias, "dbias of integers, %d x %d", rows, cols);
@@ -423,7 +438,8 @@ static void test_quantize_refuses(void) {
         char want[64];
         snprintf(want, sizeof(want), "%d x %d", size[0], size[1]);
         int code = test_child(quantize_odd, (void*)size, &output);
-        CHECK(code == 1 && output.find(want) != std::string::npos && output.find("HINT") != std::string::npos && output.find("16") != std::string::npos, "exit %d: %s", code, output.c_str());
+        CHECK(code == 1 && output.find(want) != std::string::npos && output.find("HINT") != std::string::npos &&
+            output.find("16") != std::string::npos, "exit %d: %s", code, output.c_str());
     }
     const int good[2] = {32, 16};
     std::string output;

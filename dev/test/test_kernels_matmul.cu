@@ -25,7 +25,9 @@ static void* put_dtype(Lab* lab, int d, const Floats& v) {
     for (size_t i = 0; i < v.size(); i++) { codes[i] = (uint8_t)ref_encode(ref_table(dtype_format(d)), v[i], &saturated); }
     return lab_upload(lab, codes);
 }
-static Floats get_dtype(Lab* lab, int d, const void* p, size_t n) { return d == DTYPE_F32 ? lab_get(lab, (const float*)p, n) : lab_get(lab, (const bf16*)p, n); }
+static Floats get_dtype(Lab* lab, int d, const void* p, size_t n) {
+    return d == DTYPE_F32 ? lab_get(lab, (const float*)p, n) : lab_get(lab, (const bf16*)p, n);
+}
 
 // batch matrices (rows,cols) in rows of ld elements; what lies between is NaN
 typedef struct { Floats values; size_t rows, cols, ld, stride; } Stored;
@@ -33,7 +35,9 @@ static Stored stored(int dtype, Input input, size_t rows, size_t cols, size_t ld
     Stored m = {Floats((batch - 1) * stride + (rows - 1) * ld + cols, NAN), rows, cols, ld, stride};
     Floats v = make_input<float>(input, batch * rows * cols, seed, scale);
     for (size_t b = 0; b < batch; b++) {
-        for (size_t i = 0; i < rows; i++) { for (size_t j = 0; j < cols; j++) { m.values[b * stride + i * ld + j] = dtype_round(dtype, v[(b * rows + i) * cols + j]); } }
+        for (size_t i = 0; i < rows; i++) {
+            for (size_t j = 0; j < cols; j++) { m.values[b * stride + i * ld + j] = dtype_round(dtype, v[(b * rows + i) * cols + j]); }
+        }
     }
     return m;
 }
@@ -50,7 +54,8 @@ static void check_gemm(Lab* lab, GemmShape s, Input input, uint64_t seed, float 
     Stored d = stored(s.d, input == INPUT_INTEGER ? INPUT_INTEGER : INPUT_RANDOM, s.m, s.n, s.ldd, s.batch, s.stride_d, seed + 2, 1.0f);
     Floats bias = make_input<bf16>(input == INPUT_INTEGER ? INPUT_INTEGER : INPUT_RANDOM, s.n, seed + 3);
     void *d_a = put_dtype(lab, s.a, a.values), *d_b = put_dtype(lab, s.b, b.values), *d_d = put_dtype(lab, s.d, d.values);
-    gemm(&lab->dev, "gemm test", &s, d_d, d_a, d_b, a_descale != 0 ? lab_upload(lab, Floats(1, a_descale)) : NULL, b_descale != 0 ? lab_upload(lab, Floats(1, b_descale)) : NULL,
+    gemm(&lab->dev, "gemm test", &s, d_d, d_a, d_b, a_descale != 0 ? lab_upload(lab, Floats(1, a_descale)) : NULL,
+        b_descale != 0 ? lab_upload(lab, Floats(1, b_descale)) : NULL,
          s.bias ? put_dtype(lab, s.d, bias) : NULL);
     Floats got = get_dtype(lab, s.d, d_d, d.values.size()), result((size_t)s.m * s.n), lowp(result.size());
     Doubles cpu(result.size());
@@ -62,16 +67,18 @@ static void check_gemm(Lab* lab, GemmShape s, Input input, uint64_t seed, float 
     for (int batch = 0; batch < s.batch; batch++) {
         for (int i = 0; i < s.m; i++) {
             for (int j = 0; j < s.n; j++) {
-                const float *pa = a.values.data() + batch * s.stride_a + (s.a_t ? i : (size_t)i * s.lda), *pb = b.values.data() + batch * s.stride_b + (s.b_t ? j : (size_t)j * s.ldb);
+                const float *pa = a.values.data() + batch * s.stride_a + (s.a_t ? i : (size_t)i * s.lda),
+                    *pb = b.values.data() + batch * s.stride_b + (s.b_t ? j : (size_t)j * s.ldb);
                 const size_t sa = s.a_t ? s.lda : 1, sb = s.b_t ? s.ldb : 1, at = batch * s.stride_d + (size_t)i * s.ldd + j, to = (size_t)i * s.n + j;
                 double sum = 0;
                 for (int k = 0; k < s.k; k++) { sum += (double)pa[k * sa] * pb[k * sb]; }
                 cpu[to] = sum * descale + (s.accumulate ? d.values[at] : 0.0f) + (s.bias ? bias[j] : 0.0f);
-                float x = naive_dot(0, pa, sa, pb, sb, s.k, bits, fp8 ? 32 : 16) * (float)descale + (s.accumulate ? d.values[at] : 0.0f) + (s.bias ? bias[j] : 0.0f);
-                lowp[to] = dtype_round(s.d, x);
+                float x = naive_dot(0, pa, sa, pb, sb, s.k, bits, fp8 ? 32 : 16) * (float)descale;
+                lowp[to] = dtype_round(s.d, x + (s.accumulate ? d.values[at] : 0.0f) + (s.bias ? bias[j] : 0.0f));
                 result[to] = got[at];
                 if (input == INPUT_INTEGER) {
-                    CHECK(got[at] == dtype_round(s.d, (float)cpu[to]), "%s: integers: D[%d][%d][%d] is %.9g, should be %.9g", gemm_describe(&s, what), batch, i, j, got[at], cpu[to]);
+                    CHECK(got[at] == dtype_round(s.d, (float)cpu[to]), "%s: integers: D[%d][%d][%d] is %.9g, should be %.9g", gemm_describe(&s, what),
+                        batch, i, j, got[at], cpu[to]);
                 }
                 d.values[at] = got[at];
             }
@@ -125,7 +132,8 @@ static void exit_without_fp8(void* arg) {
 }
 static void skip_without_fp8(void) {
     std::string output;
-    if (test_child(exit_without_fp8, NULL, &output) == TEST_SKIPPED) { SKIP("this device has no FP8"); }  // in a child: the tests of refusals must not start the device
+    // in a child: the tests of refusals must not start the device
+    if (test_child(exit_without_fp8, NULL, &output) == TEST_SKIPPED) { SKIP("this device has no FP8"); }
 }
 static void test_gemm_fp8(void) {
     skip_without_fp8();
@@ -243,13 +251,17 @@ static void test_linear(void) {
         for (int input : {INPUT_ARANGE, INPUT_RANDOM, INPUT_EXTREME}) {
             Earned errors[3] = {earned<T>(), earned<T>(), earned<T>()};
             for (int repeat = 0; repeat < repeats_for((size_t)s.C * s.OC); repeat++) {
-                LinearValues v = {make_input<T>((Input)input, (size_t)s.N * s.C, 3 * repeat + 1), make_input<T>(INPUT_RANDOM, (size_t)s.OC * s.C, 3 * repeat + 2),
+                LinearValues v = {make_input<T>((Input)input, (size_t)s.N * s.C, 3 * repeat + 1),
+                    make_input<T>(INPUT_RANDOM, (size_t)s.OC * s.C, 3 * repeat + 2),
                                   make_input<T>((Input)input, (size_t)s.N * s.OC, 3 * repeat + 3)};
-                check_linear(&lab, operand_plain(lab_put<T>(&lab, v.x), s.N, s.C), operand_plain(lab_put<T>(&lab, v.w), s.OC, s.C), operand_plain(lab_put<T>(&lab, v.dy), s.N, s.OC), v,
+                check_linear(&lab, operand_plain(lab_put<T>(&lab, v.x), s.N, s.C), operand_plain(lab_put<T>(&lab, v.w), s.OC, s.C),
+                    operand_plain(lab_put<T>(&lab, v.dy), s.N, s.OC), v,
                              s.N, s.C, s.OC, dtype_of<T>(), false, errors);
                 lab_reset(&lab);
             }
-            for (int pass = 0; pass < NUM_PASSES; pass++) { earned_check(&errors[pass], "linear %s %s %dx%dx%d %s", pass_names[pass], type_name<T>(), s.N, s.C, s.OC, input_names[input]); }
+            for (int pass = 0; pass < NUM_PASSES; pass++) {
+                earned_check(&errors[pass], "linear %s %s %dx%dx%d %s", pass_names[pass], type_name<T>(), s.N, s.C, s.OC, input_names[input]);
+            }
         }
     }
 }
@@ -281,13 +293,16 @@ static void check_linear_fp8(Lab* lab, bool with_t) {
                 for (int repeat = 0; repeat < repeats_for((size_t)s.C * s.OC); repeat++) {
                     LinearValues v;
                     Operand x = quantized(lab, &scaling, FP8_ROLE_X, make_input<bf16>((Input)input, (size_t)s.N * s.C, 3 * repeat + 1), s.N, s.C, with_t, &v.x);
-                    Operand w = quantized(lab, &scaling, FP8_ROLE_W, make_input<bf16>(INPUT_RANDOM, (size_t)s.OC * s.C, 3 * repeat + 2, 0.02f), s.OC, s.C, with_t, &v.w);
-                    Operand dy = quantized(lab, &scaling, FP8_ROLE_DY, make_input<bf16>((Input)input, (size_t)s.N * s.OC, 3 * repeat + 3, 1e-5f), s.N, s.OC, with_t, &v.dy);
+                    Operand w = quantized(lab, &scaling, FP8_ROLE_W, make_input<bf16>(INPUT_RANDOM, (size_t)s.OC * s.C, 3 * repeat + 2, 0.02f), s.OC,
+                        s.C, with_t, &v.w);
+                    Operand dy = quantized(lab, &scaling, FP8_ROLE_DY, make_input<bf16>((Input)input, (size_t)s.N * s.OC, 3 * repeat + 3, 1e-5f), s.N,
+                        s.OC, with_t, &v.dy);
                     check_linear(lab, x, w, dy, v, s.N, s.C, s.OC, DTYPE_BF16, fast, errors);
                     lab_reset(lab);
                 }
                 for (int pass = 0; pass < NUM_PASSES; pass++) {
-                    earned_check(&errors[pass], "linear %s fp8%s%s %dx%dx%d %s", pass_names[pass], with_t ? "" : " any layout", fast ? " fast" : "", s.N, s.C, s.OC, input_names[input]);
+                    earned_check(&errors[pass], "linear %s fp8%s%s %dx%dx%d %s", pass_names[pass], with_t ? "" : " any layout", fast ? " fast" : "",
+                        s.N, s.C, s.OC, input_names[input]);
                 }
             }
         }
@@ -356,9 +371,11 @@ static void test_linear_shapes(void) {
     GemmShape f = linear_shape(PASS_FPROP, 64, 128, 384, DTYPE_E4M3, DTYPE_E4M3, DTYPE_E5M2, DTYPE_BF16, true, true);
     CHECK(f.m == 64 && f.n == 384 && f.k == 128 && f.bias && !f.accumulate && f.fast_accum && !f.a_t && !f.b_t, "fprop m %d n %d k %d", f.m, f.n, f.k);
     GemmShape d = linear_shape(PASS_DGRAD, 64, 128, 384, DTYPE_E4M3, DTYPE_E4M3, DTYPE_E5M2, DTYPE_BF16, true, false);
-    CHECK(d.m == 64 && d.n == 128 && d.k == 384 && d.a == DTYPE_E5M2 && d.b == DTYPE_E4M3 && !d.bias && !d.accumulate && !d.fast_accum && d.ldb == 384, "dgrad m %d n %d k %d", d.m, d.n, d.k);
+    CHECK(d.m == 64 && d.n == 128 && d.k == 384 && d.a == DTYPE_E5M2 && d.b == DTYPE_E4M3 && !d.bias && !d.accumulate && !d.fast_accum &&
+        d.ldb == 384, "dgrad m %d n %d k %d", d.m, d.n, d.k);
     GemmShape w = linear_shape(PASS_WGRAD, 64, 128, 384, DTYPE_E4M3, DTYPE_E4M3, DTYPE_E5M2, DTYPE_BF16, true, false);
-    CHECK(w.m == 384 && w.n == 128 && w.k == 64 && w.accumulate && w.a == DTYPE_E5M2 && w.b == DTYPE_E4M3 && w.lda == 64 && w.ldb == 64, "wgrad m %d n %d k %d", w.m, w.n, w.k);
+    CHECK(w.m == 384 && w.n == 128 && w.k == 64 && w.accumulate && w.a == DTYPE_E5M2 && w.b == DTYPE_E4M3 && w.lda == 64 && w.ldb == 64,
+        "wgrad m %d n %d k %d", w.m, w.n, w.k);
     GemmShape plain = linear_shape(PASS_WGRAD, 64, 128, 384, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, false, true);
     CHECK(plain.a_t && plain.b_t && plain.lda == 384 && plain.ldb == 128 && !plain.fast_accum, "plain wgrad lda %d ldb %d", plain.lda, plain.ldb);
 }
@@ -388,7 +405,8 @@ static void expect_refusal(Refusal r, std::vector<const char*> words) {
 static void test_gemm_refuses(void) {
     skip_without_fp8();
     GemmShape k24 = gemm_shape(16, 32, 24, DTYPE_E4M3, DTYPE_E4M3, DTYPE_BF16);
-    expect_refusal({k24, "fc gemm fprop", 0}, {"ERROR:", "'fc gemm fprop'", "m 16, n 32, k 24", "e4m3", "HINT:", "accepted is with sizes rounded up to multiples of 16", "k 32"});
+    expect_refusal({k24, "fc gemm fprop", 0}, {"ERROR:", "'fc gemm fprop'", "m 16, n 32, k 24", "e4m3", "HINT:",
+        "accepted is with sizes rounded up to multiples of 16", "k 32"});
     GemmShape e5m2 = gemm_shape(16, 32, 64, DTYPE_E5M2, DTYPE_E5M2, DTYPE_BF16);
     expect_refusal({e5m2, "both E5M2", 0}, {"ERROR:", "e5m2", "HINT:", "--dtype bfloat16"});
 #ifdef GPT_CPU_DEVICE  // a GPU plays no other
@@ -399,8 +417,10 @@ static void test_gemm_refuses(void) {
     f32_bias.bias = 1;
     for (int arch : {0, 80, 89, 90, 100, 120}) {
         const bool fp8 = arch != 80, any = arch == 100;
-        expect_refusal({fprop, "qkv gemm fprop", arch}, fp8 ? std::vector<const char*>{} : std::vector<const char*>{"'qkv gemm fprop'", "m 64, n 384, k 128", "accepted is with --dtype bfloat16"});
-        expect_refusal({wgrad_any, "fc gemm wgrad", arch}, any ? std::vector<const char*>{} : std::vector<const char*>{"'fc gemm wgrad'", "transposed", "accepted is with --dtype bfloat16"});
+        expect_refusal({fprop, "qkv gemm fprop", arch}, fp8 ? std::vector<const char*>{} : std::vector<const char*>{"'qkv gemm fprop'",
+            "m 64, n 384, k 128", "accepted is with --dtype bfloat16"});
+        expect_refusal({wgrad_any, "fc gemm wgrad", arch}, any ? std::vector<const char*>{} : std::vector<const char*>{"'fc gemm wgrad'",
+            "transposed", "accepted is with --dtype bfloat16"});
         expect_refusal({bf16_any, "fc gemm wgrad", arch}, {});
         if (fp8) { expect_refusal({f32_bias, "f32 bias", arch}, {"bias", "accepted is without the bias epilogue"}); }
     }
@@ -418,7 +438,8 @@ static void run_misaligned(void* arg) {
 static void test_gemm_misaligned(void) {
     std::string output;
     int code = test_child(run_misaligned, NULL, &output);
-    CHECK(code == 1 && output.find("'gemm slanted'") != std::string::npos && output.find("aligned to 256") != std::string::npos, "exit %d: %s", code, output.c_str());
+    CHECK(code == 1 && output.find("'gemm slanted'") != std::string::npos && output.find("aligned to 256") != std::string::npos, "exit %d: %s", code,
+        output.c_str());
 }
 
 int main(int argc, char** argv) {

@@ -113,7 +113,9 @@ static void test_encoder_backward(void) {
                 std::vector<bool> used(rows, false);
                 for (int t : inp) { used[t] = true; }
                 for (size_t r = 0; r < rows; r++) {
-                    for (int k = 0; k < c.C && !used[r]; k++) { CHECK(bits_of(got_wte[r * c.C + k]) == bits_of(dwte[r * c.C + k]), "row %zu of an absent token changed", r); }
+                    for (int k = 0; k < c.C && !used[r]; k++) {
+                        CHECK(bits_of(got_wte[r * c.C + k]) == bits_of(dwte[r * c.C + k]), "row %zu of an absent token changed", r);
+                    }
                 }
                 earned_add(&wte_error, dwte_cpu, got_wte, dwte_lowp, rows, c.C);
                 earned_add(&wpe_error, dwpe_cpu, got_wpe, dwpe_lowp, c.T, c.C);
@@ -150,7 +152,8 @@ static void test_bias_backward(void) {
         for (int input = 0; input < NUM_INPUTS; input++) {
             Earned error = earned<float>();
             for (int repeat = 0; repeat < repeats_for(4 * (size_t)c.cols); repeat++) {
-                Floats dout = make_input<T>((Input)input, (size_t)c.rows * c.cols, repeat + 1), dbias = make_input<float>((Input)input, c.cols, repeat + 100), lowp = dbias;
+                Floats dout = make_input<T>((Input)input, (size_t)c.rows * c.cols, repeat + 1),
+                    dbias = make_input<float>((Input)input, c.cols, repeat + 100), lowp = dbias;
                 Doubles cpu = widen(dbias);
                 float *d_dbias = lab_put<float>(&lab, dbias), *partial = lab_alloc<float>(&lab, column_sum_partials(c.rows, c.cols));
                 T* d_dout = lab_put<T>(&lab, dout);
@@ -192,6 +195,8 @@ static void test_column_sum_repeats(void) {
 
 // ---------------------------------------------------------------------------- layernorm
 
+static const float EPS = 1e-5f;
+
 static void layernorm_forward_cpu(Doubles* out, Doubles* mean, Doubles* rstd, const Doubles& x, const Doubles& w, const Doubles& b, int N, int C) {
     out->resize((size_t)N * C); mean->resize(N); rstd->resize(N);
     for (int r = 0; r < N; r++) {
@@ -199,7 +204,7 @@ static void layernorm_forward_cpu(Doubles* out, Doubles* mean, Doubles* rstd, co
         for (int c = 0; c < C; c++) { m += x[(size_t)r * C + c]; }
         m /= C;
         for (int c = 0; c < C; c++) { double d = x[(size_t)r * C + c] - m; v += d * d; }
-        double s = 1.0 / sqrt(v / C + (double)LAYERNORM_EPS);
+        double s = 1.0 / sqrt(v / C + (double)EPS);
         for (int c = 0; c < C; c++) { (*out)[(size_t)r * C + c] = (x[(size_t)r * C + c] - m) * s * w[c] + b[c]; }
         (*mean)[r] = m;
         (*rstd)[r] = s;
@@ -213,7 +218,7 @@ static void layernorm_forward_lowp(Floats* out, Floats* mean, Floats* rstd, cons
         for (int c = 0; c < C; c++) { m += x[(size_t)r * C + c]; }
         m /= C;
         for (int c = 0; c < C; c++) { float d = x[(size_t)r * C + c] - m; v += d * d; }
-        float s = 1.0f / sqrtf(v / C + LAYERNORM_EPS);
+        float s = 1.0f / sqrtf(v / C + EPS);
         for (int c = 0; c < C; c++) { (*out)[(size_t)r * C + c] = ref_round<T>((x[(size_t)r * C + c] - m) * s * w[c] + b[c]); }
         (*mean)[r] = m;
         (*rstd)[r] = s;
@@ -241,7 +246,8 @@ static void layernorm_backward_cpu(Doubles* dx, Doubles* dw, Doubles* db, const 
 }
 // dx is added to `old` and rounded once; mean and rstd are those of the naive forward pass.
 template <class T>
-static void layernorm_backward_lowp(Floats* dx, Floats* dw, Floats* db, const Floats& old, const Floats& dout, const Floats& x, const Floats& w, const Floats& mean,
+static void layernorm_backward_lowp(Floats* dx, Floats* dw, Floats* db, const Floats& old, const Floats& dout, const Floats& x, const Floats& w,
+    const Floats& mean,
                                     const Floats& rstd, int N, int C) {
     dx->resize((size_t)N * C); dw->resize(C); db->resize(C);
     Floats dw_sum(C, 0.0f), db_sum(C, 0.0f);
@@ -281,7 +287,8 @@ static void test_layernorm_forward(void) {
                     T *out = lab_alloc<T>(&lab, n), *residual = lab_alloc<T>(&lab, n);
                     float *mean = lab_alloc<float>(&lab, N), *rstd = lab_alloc<float>(&lab, N);
                     unsigned* amax = lab_zeros<unsigned>(&lab, 1);
-                    layernorm_forward(out, mean, rstd, with_branch ? residual : (T*)NULL, d_inp, with_branch ? d_branch : (T*)NULL, d_w, d_b, N, C, amax, lab.dev.stream);
+                    layernorm_forward(out, mean, rstd, with_branch ? residual : (T*)NULL, d_inp, with_branch ? d_branch : (T*)NULL, d_w, d_b, N, C,
+                        amax, lab.dev.stream);
                     Floats x = inp;
                     if (with_branch) {
                         for (size_t i = 0; i < n; i++) { x[i] = ref_round<T>(inp[i] + branch[i]); }
@@ -299,7 +306,8 @@ static void test_layernorm_forward(void) {
                     CHECK(amax_bits == max_bits(got), "amax %08x, largest magnitude of the output %08x", amax_bits, max_bits(got));
                     // without an amax, and with residual in the place of the branch: the same bits
                     T* again = lab_alloc<T>(&lab, n);
-                    layernorm_forward(again, mean, rstd, with_branch ? d_branch : (T*)NULL, d_inp, with_branch ? d_branch : (T*)NULL, d_w, d_b, N, C, (unsigned*)NULL, lab.dev.stream);
+                    layernorm_forward(again, mean, rstd, with_branch ? d_branch : (T*)NULL, d_inp, with_branch ? d_branch : (T*)NULL, d_w, d_b, N, C,
+                        (unsigned*)NULL, lab.dev.stream);
                     CHECK(same_bits(lab_get(&lab, again, n), got), "amax NULL, residual = branch: other bits");
                 }
                 lab_reset(&lab);
@@ -322,15 +330,18 @@ static void test_layernorm_backward(void) {
                 Earned dx_error = earned<T>(), dw_error = earned<float>(), db_error = earned<float>();
                 for (int repeat = 0; repeat < repeats_for(n); repeat++) {
                     // the statistics come from an x of ordinary size; what is extreme is the gradient
-                    Floats x = make_input<T>(input == INPUT_EXTREME ? INPUT_RANDOM : (Input)input, n, 5 * repeat + 1), w = make_input<T>(INPUT_RANDOM, C, 5 * repeat + 2);
+                    Floats x = make_input<T>(input == INPUT_EXTREME ? INPUT_RANDOM : (Input)input, n, 5 * repeat + 1),
+                        w = make_input<T>(INPUT_RANDOM, C, 5 * repeat + 2);
                     Floats dout = make_input<T>((Input)input, n, 5 * repeat + 3), old = make_input<T>(INPUT_RANDOM, n, 5 * repeat + 4);
                     Floats dw = make_input<float>(INPUT_RANDOM, C, 5 * repeat + 5), db = make_input<float>(INPUT_RANDOM, C, 5 * repeat + 6);
                     if (!accumulate) { old = Floats(n, 0.0f); }
                     Doubles unused, mean_cpu, rstd_cpu, dx_cpu, dw_cpu = widen(dw), db_cpu = widen(db);
                     Floats unused_f, mean, rstd, dx_lowp, dw_lowp = dw, db_lowp = db;
                     layernorm_forward_lowp<float>(&unused_f, &mean, &rstd, x, w, w, N, C);
-                    T *d_x = lab_put<T>(&lab, x), *d_w = lab_put<T>(&lab, w), *d_dout = lab_put<T>(&lab, dout), *d_dx = accumulate ? lab_put<T>(&lab, old) : lab_alloc<T>(&lab, n);
-                    float *d_dw = lab_put<float>(&lab, dw), *d_db = lab_put<float>(&lab, db), *d_mean = lab_put<float>(&lab, mean), *d_rstd = lab_put<float>(&lab, rstd);
+                    T *d_x = lab_put<T>(&lab, x), *d_w = lab_put<T>(&lab, w), *d_dout = lab_put<T>(&lab, dout),
+                        *d_dx = accumulate ? lab_put<T>(&lab, old) : lab_alloc<T>(&lab, n);
+                    float *d_dw = lab_put<float>(&lab, dw), *d_db = lab_put<float>(&lab, db), *d_mean = lab_put<float>(&lab, mean),
+                        *d_rstd = lab_put<float>(&lab, rstd);
                     float* partial = lab_alloc<float>(&lab, 2 * column_sum_partials(N, C));
                     unsigned* amax = lab_zeros<unsigned>(&lab, 2);
                     Floats got;
@@ -359,10 +370,15 @@ static void test_layernorm_backward(void) {
 
 static void test_layernorm_gradient(void) {
     const int N = 3, C = 8;
-    Doubles x = widen(make_input<float>(INPUT_RANDOM, N * C, 1)), w = widen(make_input<float>(INPUT_RANDOM, C, 2)), b = widen(make_input<float>(INPUT_RANDOM, C, 3));
+    Doubles x = widen(make_input<float>(INPUT_RANDOM, N * C, 1)), w = widen(make_input<float>(INPUT_RANDOM, C, 2)),
+        b = widen(make_input<float>(INPUT_RANDOM, C, 3));
     Doubles g = widen(make_input<float>(INPUT_RANDOM, N * C, 4)), dx, dw(C, 0.0), db(C, 0.0), mean, rstd;
     layernorm_backward_cpu(&dx, &dw, &db, g, x, w, N, C);
-    auto loss = [&](const Doubles& x_, const Doubles& w_, const Doubles& b_) { Doubles out; layernorm_forward_cpu(&out, &mean, &rstd, x_, w_, b_, N, C); return dot(out, g); };
+    auto loss = [&](const Doubles& x_, const Doubles& w_, const Doubles& b_) {
+        Doubles out;
+        layernorm_forward_cpu(&out, &mean, &rstd, x_, w_, b_, N, C);
+        return dot(out, g);
+    };
     check_gradient("layernorm dx", [&](const Doubles& v) { return loss(v, w, b); }, x, dx);
     check_gradient("layernorm dw", [&](const Doubles& v) { return loss(x, v, b); }, w, dw);
     check_gradient("layernorm db", [&](const Doubles& v) { return loss(x, w, v); }, b, db);
@@ -383,7 +399,9 @@ static void test_layernorm_special(void) {
         layernorm_forward(out, mean, rstd, (T*)NULL, lab_put<T>(&lab, x), (T*)NULL, d_w, d_b, N, C, amax, lab.dev.stream);
         Floats got = lab_get(&lab, out, N * C);
         for (int c = 0; c < C; c++) { CHECK(got[4 * C + c] == b[c], "constant row: %g at %d, bias %g", got[4 * C + c], c, b[c]); }
-        for (int i = 0; i < N * C; i++) { CHECK(special && i / C == 2 ? isnan(got[i]) || special == 2 : isfinite(got[i]), "special %d: element %d is %g", special, i, got[i]); }
+        for (int i = 0; i < N * C; i++) {
+            CHECK(special && i / C == 2 ? isnan(got[i]) || special == 2 : isfinite(got[i]), "special %d: element %d is %g", special, i, got[i]);
+        }
         uint32_t bits = lab_download(&lab, amax, 1)[0];
         CHECK(special ? bits > 0x7f800000u : bits < 0x7f800000u, "special %d: amax %08x", special, bits);
     }
@@ -393,7 +411,8 @@ static void test_layernorm_special(void) {
     T* dx = lab_alloc<T>(&lab, N * C);
     float *dw = lab_zeros<float>(&lab, C), *db = lab_zeros<float>(&lab, C), *partial = lab_alloc<float>(&lab, 2 * column_sum_partials(N, C));
     unsigned* amax = lab_zeros<unsigned>(&lab, 1);
-    layernorm_backward(dx, dw, db, partial, lab_put<T>(&lab, dout), lab_put<T>(&lab, make_input<T>(INPUT_RANDOM, N * C, 1)), d_w, lab_put<float>(&lab, Floats(N, 0.0f)),
+    layernorm_backward(dx, dw, db, partial, lab_put<T>(&lab, dout), lab_put<T>(&lab, make_input<T>(INPUT_RANDOM, N * C, 1)), d_w,
+        lab_put<float>(&lab, Floats(N, 0.0f)),
                        lab_put<float>(&lab, Floats(N, 1.0f)), N, C, false, amax, lab.dev.stream);
     Floats got = lab_get(&lab, dx, N * C);
     for (int i = 0; i < N * C; i++) { CHECK(i / C == 3 ? isnan(got[i]) : isfinite(got[i]), "dx[%d] is %g", i, got[i]); }
@@ -405,8 +424,10 @@ static void test_layernorm_repeats(void) {
     const int N = 37, C = 264;
     Floats x = make_input<bf16>(INPUT_RANDOM, N * C, 1), w = make_input<bf16>(INPUT_RANDOM, C, 2), g = make_input<bf16>(INPUT_RANDOM, N * C, 3);
     check_repeats("layernorm", [&] {
-        bf16 *out = lab_alloc<bf16>(&lab, 3 * N * C), *residual = out + N * C, *dx = residual + N * C, *d_x = lab_put<bf16>(&lab, x), *d_w = lab_put<bf16>(&lab, w);
-        float *mean = lab_alloc<float>(&lab, N), *rstd = lab_alloc<float>(&lab, N), *dw = lab_zeros<float>(&lab, 2 * C), *partial = lab_alloc<float>(&lab, 2 * column_sum_partials(N, C));
+        bf16 *out = lab_alloc<bf16>(&lab, 3 * N * C), *residual = out + N * C, *dx = residual + N * C, *d_x = lab_put<bf16>(&lab, x),
+            *d_w = lab_put<bf16>(&lab, w);
+        float *mean = lab_alloc<float>(&lab, N), *rstd = lab_alloc<float>(&lab, N), *dw = lab_zeros<float>(&lab, 2 * C),
+            *partial = lab_alloc<float>(&lab, 2 * column_sum_partials(N, C));
         unsigned* amax = lab_zeros<unsigned>(&lab, 2);
         layernorm_forward(out, mean, rstd, residual, d_x, d_x, d_w, d_w, N, C, amax, lab.dev.stream);
         layernorm_backward(dx, dw, dw + C, partial, lab_put<bf16>(&lab, g), residual, d_w, mean, rstd, N, C, false, amax + 1, lab.dev.stream);
@@ -459,7 +480,8 @@ static void test_gelu(void) {
         for (int input = 0; input < NUM_INPUTS; input++) {
             Earned out_error = earned<T>(), dinp_error = earned<T>(), tail_error = earned<T>();
             for (int repeat = 0; repeat < repeats_for(n); repeat++) {
-                Floats x = gelu_input<T>(input, n, 2 * repeat + 1), g = make_input<T>(input == INPUT_ARANGE ? INPUT_ARANGE : INPUT_RANDOM, n, 2 * repeat + 2), out_lowp(n), dinp_lowp(n);
+                Floats x = gelu_input<T>(input, n, 2 * repeat + 1),
+                    g = make_input<T>(input == INPUT_ARANGE ? INPUT_ARANGE : INPUT_RANDOM, n, 2 * repeat + 2), out_lowp(n), dinp_lowp(n);
                 Doubles out_cpu(n), dinp_cpu(n);
                 for (size_t i = 0; i < n; i++) {
                     out_cpu[i] = gelu_tail_cpu(x[i]);
@@ -474,11 +496,14 @@ static void test_gelu(void) {
                 Floats got_out = lab_get(&lab, out, n), got_dinp = lab_get(&lab, dinp, n);
                 earned_add(&out_error, out_cpu, got_out, out_lowp, n / 8, 8);
                 earned_add(&dinp_error, dinp_cpu, got_dinp, dinp_lowp, n / 8, 8);
-                for (size_t i = 0; i < n && n > 2000 && input == INPUT_ARANGE; i += 8) {  // each part of the ramp for itself: small results are as precise as large ones
-                    earned_add(&tail_error, Doubles(&out_cpu[i], &out_cpu[i] + 8), Floats(&got_out[i], &got_out[i] + 8), Floats(&out_lowp[i], &out_lowp[i] + 8), 1, 8);
+                // each part of the ramp for itself: small results are as precise as large ones
+                for (size_t i = 0; i < n && n > 2000 && input == INPUT_ARANGE; i += 8) {
+                    earned_add(&tail_error, Doubles(&out_cpu[i], &out_cpu[i] + 8), Floats(&got_out[i], &got_out[i] + 8),
+                        Floats(&out_lowp[i], &out_lowp[i] + 8), 1, 8);
                 }
                 std::vector<unsigned> bits = lab_download(&lab, amax, 2);
-                CHECK(bits[0] == max_bits(got_out) && bits[1] == max_bits(got_dinp), "amaxes %08x %08x, should be %08x %08x", bits[0], bits[1], max_bits(got_out), max_bits(got_dinp));
+                CHECK(bits[0] == max_bits(got_out) && bits[1] == max_bits(got_dinp), "amaxes %08x %08x, should be %08x %08x", bits[0], bits[1],
+                    max_bits(got_out), max_bits(got_dinp));
                 // without amaxes, and backward in place
                 gelu_forward(out, d_x, n, (unsigned*)NULL, lab.dev.stream);
                 gelu_backward(d_g, d_x, d_g, n, (unsigned*)NULL, lab.dev.stream);
@@ -560,7 +585,9 @@ static void classifier_lowp(Floats* loss, Floats* dlogits, const Floats& z, cons
         for (int v = 0; v < V; v++) { top = fmaxf(top, row[v]); }
         for (int v = 0; v < V; v++) { sum += naive_expf(row[v] - top); }
         (*loss)[r] += logf(sum) + top - row[target[r]];
-        for (int v = 0; v < V; v++) { (*dlogits)[(size_t)r * Vp + v] = ref_round<T>(naive_expf(row[v] - top) * (dloss / sum) - (v == target[r] ? dloss : 0.0f)); }
+        for (int v = 0; v < V; v++) {
+            (*dlogits)[(size_t)r * Vp + v] = ref_round<T>(naive_expf(row[v] - top) * (dloss / sum) - (v == target[r] ? dloss : 0.0f));
+        }
     }
 }
 
@@ -611,7 +638,12 @@ static void test_classifier_gradient(void) {
     std::vector<int> target = {0, 6};
     Doubles z = widen(make_input<float>(INPUT_RANDOM, rows * Vp, 1)), loss(rows, 0.0), grad, unused;
     classifier_cpu(&loss, &grad, z, target, 0.25, rows, V, Vp);
-    check_gradient("classifier", [&](const Doubles& v) { Doubles l(rows, 0.0); classifier_cpu(&l, &unused, v, target, 0.25, rows, V, Vp); return 0.25 * (l[0] + l[1]); }, z, grad);
+    auto mean_loss = [&](const Doubles& v) {
+        Doubles l(rows, 0.0);
+        classifier_cpu(&l, &unused, v, target, 0.25, rows, V, Vp);
+        return 0.25 * (l[0] + l[1]);
+    };
+    check_gradient("classifier", mean_loss, z, grad);
 }
 
 // A logit of -inf is an impossible token; equal logits give log V exactly as often as asked; a NaN logit makes the loss NaN.

@@ -89,7 +89,8 @@ static void test_round_exact_values(void) {
             CHECK(isnan(y) && (bits_of(y) & 0xffffu) == 0, "NaN %08x becomes %08x", bits, bits_of(y));
         }
     }
-    CHECK(round_stochastic_bf16(FLT_MAX, 0) == float_of(0x7f7f0000u) && round_stochastic_bf16(-FLT_MAX, 0xffffu) == -INFINITY, "the neighbours of the largest floats");
+    CHECK(round_stochastic_bf16(FLT_MAX, 0) == float_of(0x7f7f0000u) && round_stochastic_bf16(-FLT_MAX, 0xffffu) == -INFINITY,
+        "the neighbours of the largest floats");
 }
 
 // ---------------------------------------------------------------------------- AdamW
@@ -139,13 +140,15 @@ static void test_adamw(void) {
                     Floats master_lowp = param, m_lowp = m, v_lowp = v;
                     AdamCpu cpu = {widen(param), widen(m), widen(v)};
                     T* d_param = lab_put<T>(&lab, param);
-                    float *d_master = sizeof(T) == 4 ? (float*)NULL : lab_put<float>(&lab, param), *d_m = lab_put<float>(&lab, m), *d_v = lab_put<float>(&lab, v);
+                    float *d_master = sizeof(T) == 4 ? (float*)NULL : lab_put<float>(&lab, param), *d_m = lab_put<float>(&lab, m),
+                        *d_v = lab_put<float>(&lab, v);
                     unsigned* amax = lab_zeros<unsigned>(&lab, 3 * c.layers);
                     for (int step = 1; step <= 3; step++) {
                         Floats grad = make_input<G>((Input)input, n, 9 * repeat + 1 + step);
                         AdamWParams a = adam_params(step, weight_decay);
                         unsigned* step_amax = amax + (step - 1) * c.layers;
-                        adamw_update(d_param, d_master, d_m, d_v, lab_put<G>(&lab, grad), c.n, c.layers, sizeof(T) == 4 ? (unsigned*)NULL : step_amax, a, lab.dev.stream);
+                        adamw_update(d_param, d_master, d_m, d_v, lab_put<G>(&lab, grad), c.n, c.layers, sizeof(T) == 4 ? (unsigned*)NULL : step_amax,
+                            a, lab.dev.stream);
                         adamw_cpu(&cpu, grad, a);
                         adamw_lowp(&master_lowp, &m_lowp, &v_lowp, grad, a);
                         Floats p = lab_get(&lab, d_param, n);
@@ -200,7 +203,8 @@ static void test_adamw_no_master(void) {
             adamw_cpu(&cpu, grad, a);
             adamw_lowp(&master_lowp, &m_lowp, &v_lowp, grad, a);
             Floats p = lab_get(&lab, d_param, n);
-            CHECK(same_bits(p, lab_get(&lab, d_other, n)) && same_bits(lab_get(&lab, d_m, n), lab_get(&lab, d_m2, n)) && same_bits(lab_get(&lab, d_v, n), lab_get(&lab, d_v2, n)),
+            CHECK(same_bits(p, lab_get(&lab, d_other, n)) && same_bits(lab_get(&lab, d_m, n), lab_get(&lab, d_m2, n)) &&
+                same_bits(lab_get(&lab, d_v, n), lab_get(&lab, d_v2, n)),
                   "step %d: without masters another result than from equal masters", step);
             CHECK(lab_download(&lab, amax, c.layers) == lab_download(&lab, amax2, c.layers), "step %d: amaxes differ", step);
             double slack = 0;
@@ -226,7 +230,8 @@ static void test_adamw_unbiased(void) {
     AdamWParams a = adam_params(1, 0.0f);
     a.learning_rate = 3e-4f;
     a.grad_scale = 1.0f;
-    adamw_update(d_param, (float*)NULL, lab_put<float>(&lab, zeros), lab_put<float>(&lab, zeros), lab_put<float>(&lab, grad), n, 1, (unsigned*)NULL, a, lab.dev.stream);
+    adamw_update(d_param, (float*)NULL, lab_put<float>(&lab, zeros), lab_put<float>(&lab, zeros), lab_put<float>(&lab, grad), n, 1, (unsigned*)NULL,
+        a, lab.dev.stream);
     double mean = 0, unit = 0x1p-8, chance = 3e-4 / unit;  // below 1 neighbours are 2^-8 apart: that share of the elements moves
     for (float x : lab_get(&lab, d_param, n)) {
         CHECK(x == 1.0f || x == 1.0f - 0x1p-8f, "1 - 3e-4 became %.9g", x);
@@ -247,7 +252,8 @@ static void test_adamw_geometry(void) {
     for (int layers : {1, 2, 4}) {
         bf16* d_param = lab_put<bf16>(&lab, param);
         unsigned* amax = lab_zeros<unsigned>(&lab, layers);
-        adamw_update(d_param, (float*)NULL, lab_put<float>(&lab, zeros), lab_put<float>(&lab, zeros), d_grad, n / layers, layers, amax, adam_params(1, 0.1f), lab.dev.stream);
+        adamw_update(d_param, (float*)NULL, lab_put<float>(&lab, zeros), lab_put<float>(&lab, zeros), d_grad, n / layers, layers, amax,
+            adam_params(1, 0.1f), lab.dev.stream);
         results.push_back(lab_get(&lab, d_param, n));
         std::vector<unsigned> bits = lab_download(&lab, amax, layers);
         for (int l = 0; l < layers; l++) {
@@ -266,7 +272,8 @@ static void test_adamw_repeats(void) {
     check_repeats("adamw_update", [&] {
         bf16* d_param = lab_put<bf16>(&lab, param);
         unsigned* amax = lab_zeros<unsigned>(&lab, 1);
-        adamw_update(d_param, (float*)NULL, lab_put<float>(&lab, zeros), lab_put<float>(&lab, zeros), lab_put<bf16>(&lab, grad), n, 1, amax, adam_params(1, 0.1f), lab.dev.stream);
+        adamw_update(d_param, (float*)NULL, lab_put<float>(&lab, zeros), lab_put<float>(&lab, zeros), lab_put<bf16>(&lab, grad), n, 1, amax,
+            adam_params(1, 0.1f), lab.dev.stream);
         Floats p = lab_get(&lab, d_param, n);
         p.push_back(float_of(lab_download(&lab, amax, 1)[0]));
         return p;
@@ -296,10 +303,15 @@ static void test_init_fast(void) {
     double sigma = 1 / sqrt((double)used), rounding = sizeof(T) == 2 ? 0x1p-9 / 0.02 : 0;  // of one value near 0.5, in standard deviations
     CHECK(fabs(mean) < 5 * sigma + 0.1 * rounding && fabs(square - 1) < 5 * sqrt(1.7) * sigma + rounding * rounding, "mean %g, variance %g", mean, square);
     CHECK(fabs(together) < 5 * sigma, "two keys correlate: %g", together);
-    CHECK(furthest > 3 && furthest < 2 * sqrt(3.0) + rounding, "furthest value: %g standard deviations", furthest);  // 4 half-ranges of 1/sqrt(12) each over sqrt(4/12)
+    // 4 half-ranges of 1/sqrt(12) each over sqrt(4/12)
+    CHECK(furthest > 3 && furthest < 2 * sqrt(3.0) + rounding, "furthest value: %g standard deviations", furthest);
     init_fast(param, 0.25f, 0.0f, 8, 8, 7, lab.dev.stream);
     for (float v : lab_get(&lab, param, 8)) { CHECK(v == 0.25f, "std 0 gives %g", v); }
-    check_repeats("init_fast", [&] { T* p = lab_alloc<T>(&lab, 5000); init_fast(p, 0.0f, 0.02f, 5000, 4999, 3, lab.dev.stream); return lab_get(&lab, p, 5000); });
+    check_repeats("init_fast", [&] {
+        T* p = lab_alloc<T>(&lab, 5000);
+        init_fast(p, 0.0f, 0.02f, 5000, 4999, 3, lab.dev.stream);
+        return lab_get(&lab, p, 5000);
+    });
 }
 
 // ---------------------------------------------------------------------------- sums
