@@ -474,9 +474,10 @@ static bool gpt_save_model(GPT<floatX>* g, const char* path, uint64_t* bytes, ui
     return model_file_write_commit(&f, bytes, digest, error) && ok;
 }
 
-// After the parameters were set by other means than the optimizer: FP32 masters from them, and FP8 weights.
+// FP8 weights from the parameters. take_amax: they were set by other means than the optimizer, by copies on the default stream, which are waited for.
 template <class floatX>
 static void gpt_quantize_weights(GPT<floatX>* g, bool take_amax) {
+    if (take_amax) { cudaCheck(cudaDeviceSynchronize()); }
     if constexpr (sizeof(floatX) == 2) {
         if (!g->fp8) { return; }
         Fp8Scaling* s = &g->scaling;

@@ -46,7 +46,8 @@ static __global__ void gelu_backward_kernel1(T* dinp, const T* inp, const T* dou
         for (int e = 0; e < 8; e++) {
             float s = gelu_gate(x[e]);
             float du = GELU_K * (1.0f + 3.0f * GELU_CUBIC * x[e] * x[e]);
-            g[e] = to_float(from_float<T>(g[e] * (s + 2.0f * x[e] * s * (1.0f - s) * du)));
+            float bend = s * (1.0f - s);  // 0 where the gate is shut or open; du may be inf there
+            g[e] = to_float(from_float<T>(g[e] * (s + (bend > 0.0f ? 2.0f * x[e] * bend * du : 0.0f))));
         }
         store8(dinp + i, g);
         for (int e = 0; e < 8; e++) { local = max(local, abs_bits(g[e])); }

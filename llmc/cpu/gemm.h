@@ -93,9 +93,10 @@ static inline void cpu_gemm_end_phase(CpuGemmTeam* team, CpuGemmMember* me, int6
     me->barriers++;
     int64_t target = me->barriers * team->threads;
     int64_t now = __atomic_add_fetch(&team->arrived, 1, __ATOMIC_ACQ_REL);
-    // short waits spin (a futex round trip costs more than most phases); long ones give the core away
+    // a few microseconds of spinning (a futex round trip costs more than most phases take), then the core is given away: on a busy machine
+    // the one that is waited for may need it
     for (int spins = 0; now < target; spins++) {
-        if (spins < 2000) {
+        if (spins < 200) {
 #if defined(__x86_64__)
             __builtin_ia32_pause();
 #endif
