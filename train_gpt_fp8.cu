@@ -62,6 +62,8 @@
 #include "llmc/fused_classifier.cuh"
 // defines: bias_backward, column_sum_partials
 #include "llmc/column_sum.cuh"
+// defines: Fp8Recipe, fp8_recipes
+#include "llmc/fp8_recipes.h"
 // defines: Fp8Scaling, fp8_scaling_init, fp8_scaling_begin, fp8_scaling_check
 #include "llmc/fp8_scaling.h"
 // defines: fp8_quantize
@@ -1273,7 +1275,8 @@ static int trainer_main(int argc, char** argv) {
     int dtype = o->dtype;
     if (dtype == OPT_DTYPE_AUTO) { dtype = device_has_fp8(&run->dev) ? OPT_DTYPE_FLOAT8 : OPT_DTYPE_BFLOAT16; }
     require(dtype != OPT_DTYPE_FLOAT8 || device_has_fp8(&run->dev), "use --dtype bfloat16",
-            "%s has compute capability %d.%d; float8 matrix products need 8.9 or newer", run->dev.props.name, run->dev.props.major, run->dev.props.minor);
+            "%s has compute capability %d.%d; float8 with --fp8-recipe %s needs %s", run->dev.props.name, run->dev.props.major, run->dev.props.minor,
+            fp8_recipes[o->fp8_recipe].name, fp8_recipes[o->fp8_recipe].needs);
     options_print(o, stdout);
     run->resumed_step = -1;
     if (o->output_dir[0]) {

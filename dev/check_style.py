@@ -57,7 +57,7 @@ def text_rules():
             asm += [f"{f}:{line_of(code, m.start())}" for m in re.finditer(r'\b(asm|__asm|__asm__)\b(?!\s*(volatile|__volatile__)?\s*\(\s*"")', code)]
         if f not in LAUNCH_FILES:
             launches += [f"{f}:{line_of(code, m.start())}" for m in re.finditer(r"<<<", code)]
-        if not (f.startswith("llmc/fp8_") or f == "llmc/option_table.h" or f.startswith("dev/test/") or f.startswith("dev/cuda/") or os.path.basename(f).startswith("test_")):
+        if not (f.startswith("llmc/fp8_") or f.startswith("dev/test/") or f.startswith("dev/cuda/") or os.path.basename(f).startswith("test_")):
             recipes += [f"{f}:{line_of(no_comments, m.start())}: {m.group(0)}" for m in re.finditer(rf'(?i)\brecipe_({RECIPES})\b|\w+_recipe_({RECIPES})\b|"({RECIPES})"', no_comments)]
         if not f.endswith(".cu"):
             m = re.search(r"^\s*#ifndef (\w+)\n#define \1\n", no_comments, flags=re.M)

@@ -1,6 +1,6 @@
-/* fp8_recipe.cuh - the recipes as a table, the scale rule, and the Sink through which every FP8 operand is written
+/* fp8_recipe.cuh - the scale rule, and the Sinks through which every FP8 operand is written
  *
- * A recipe is one row of RECIPE_TABLE and one Sink. Forward and backward never name one: they ask for an Operand (llmc/matmul.cuh) of a tensor, and
+ * A recipe is one row of RECIPE_TABLE (fp8_recipes.h) and one Sink. Forward and backward never name one: they ask for an Operand (llmc/matmul.cuh) of a tensor, and
  * for the properties in this table. A Sink takes a 16 x 16 register tile row by row and writes it in both orders:
  *     k (rows, cols), contiguous along the columns, and t (cols, rows), contiguous along the rows;
  * either may be absent. A tile in registers, not in shared memory, because both orders are then 16-byte stores and no barrier is needed; on the CPU
@@ -15,12 +15,11 @@
 #define LLMC_FP8_RECIPE_CUH
 
 #include "llmc/device.cuh"
+#include "llmc/fp8_recipes.h"
 
 // ----------------------------------------------------------------------------
 // formats
 
-typedef enum { FP8_E4M3 = 0, FP8_E5M2 = 1 } Fp8Format;
-#define FP8_MAX(format) ((format) == FP8_E4M3 ? 448.0f : 57344.0f)
 // The smallest float that rounds beyond the largest finite value. Half a step above it is a tie: 464 goes to even 448, so only the float after it overflows;
 // 61440 goes to even 65536, which E5M2 lacks.
 #define FP8_OVERFLOW(format) ((format) == FP8_E4M3 ? 464.000030517578125f : 61440.0f)
@@ -41,28 +40,6 @@ static __device__ __host__ __forceinline__ float fp8_scale_from_amax(unsigned am
 #endif
     return scale < limit ? scale : limit;
 }
-
-// ----------------------------------------------------------------------------
-// recipes
-
-// name, formats of x, W, dY; fast accumulation in fprop, dgrad, wgrad; passes over the BF16 tensor (2: amax first, then quantize); what it needs
-#define RECIPE_TABLE(X) \
-    X(current, FP8_E4M3, FP8_E4M3, FP8_E5M2, 1, 0, 0, 2, "8.9, 9.0, 10.x, 12.x; CUDA 12.2")
-
-typedef struct {
-    const char* name;
-    Fp8Format x, w, dy;
-    bool fast_fprop, fast_dgrad, fast_wgrad;
-    int passes;
-    const char* needs;
-} Fp8Recipe;
-
-static const Fp8Recipe fp8_recipes[] = {
-#define RECIPE_ROW(name, x, w, dy, ff, fd, fw, passes, needs) {#name, x, w, dy, ff, fd, fw, passes, needs},
-    RECIPE_TABLE(RECIPE_ROW)
-#undef RECIPE_ROW
-};
-#define NUM_FP8_RECIPES ((int)(sizeof(fp8_recipes) / sizeof(fp8_recipes[0])))
 
 // ----------------------------------------------------------------------------
 // 16 x 16 bytes in registers

@@ -14,20 +14,19 @@
 #ifndef LLMC_OPTION_TABLE_H
 #define LLMC_OPTION_TABLE_H
 
+#include "llmc/fp8_recipes.h"
 #include "llmc/schedulers.h"
 
 // X(enumerator, "name|synonym|...")
 #define OPT_DTYPE_CHOICES(X) \
     X(OPT_DTYPE_AUTO, "auto") X(OPT_DTYPE_FLOAT8, "float8|fp8") X(OPT_DTYPE_BFLOAT16, "bfloat16|bf16") X(OPT_DTYPE_FLOAT32, "float32|fp32")
 #define OPT_MASTER_CHOICES(X) X(OPT_MASTER_BFLOAT16, "bfloat16|bf16|0") X(OPT_MASTER_FLOAT32, "float32|fp32|1")
-#define OPT_RECIPE_CHOICES(X) X(OPT_RECIPE_CURRENT, "current")
 #define OPT_ORDER_CHOICES(X) X(OPT_ORDER_SEQUENCE, "sequence")
 #define OPT_INIT_CHOICES(X) X(OPT_INIT_LLMC, "llmc") X(OPT_INIT_FAST, "fast")
 
 #define OPTION_CHOICE_ID(id, names) id,
 enum { OPT_DTYPE_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_MASTER_CHOICES(OPTION_CHOICE_ID) };
-enum { OPT_RECIPE_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_ORDER_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_INIT_CHOICES(OPTION_CHOICE_ID) };
 
@@ -65,7 +64,7 @@ enum { OPT_INIT_CHOICES(OPTION_CHOICE_ID) };
     OPT(seed,                 "",   INT64,  42,            0, 9007199254740991, "training", "seed of the initial weights, the data order and the stochastic rounding") \
     OPT(recompute,            "r",  INT,    1,             0, 2,          "training",    "recompute in backward, to save memory: 0 nothing, 1 GELU, 2 GELU and layernorm") \
     OPT(dtype,                "",   ENUM,   OPT_DTYPE_AUTO, CHOICES(OPT_DTYPE_CHOICES), 0, "precision", "precision of the matrix products; auto: float8 where the device has it, else bfloat16") \
-    OPT(fp8_recipe,           "",   ENUM,   OPT_RECIPE_CURRENT, CHOICES(OPT_RECIPE_CHOICES), 0, "precision", "how float8 tensors are scaled; current: one scale a tensor, from its own largest value") \
+    OPT(fp8_recipe,           "",   ENUM,   0,             RECIPE_CHOICES, 0,         "precision", "how float8 tensors are scaled; current: one scale a tensor, from its own largest value") \
     OPT(master_dtype,         "w",  ENUM,   OPT_MASTER_BFLOAT16, CHOICES(OPT_MASTER_CHOICES), 0, "precision", "type of the master weights; bfloat16 rounds stochastically") \
     OPT(tf32,                 "f",  BOOL,   1,             0, 1,          "precision",   "allow TF32 tensor cores in float32") \
     OPT(fp8_stats_every,      "",   INT,    0,             0, 1000000000, "precision",   "print the float8 scaling statistics every so many steps; 0: never") \
