@@ -18,7 +18,7 @@ KNOWN_ALL := $(strip $(foreach a,$(ALL_ARCHS),$(if $(filter $(a:a=),$(or $(KNOWN
 ARCH      ?= $(or $(GPU_ARCHS),$(KNOWN_ALL))
 gencode    = $(foreach a,$(1),-gencode arch=compute_$(a),code=sm_$(a))
 
-# oneDNN (libdnnl-dev): ten times the matrix throughput of plain loops, and never needed. auto = does a program that includes it link?
+# oneDNN (libdnnl-dev): used where it beats our own GEMM (processors with AMX; elsewhere they are equal), never needed. auto = does it link?
 HAVE_ONEDNN := $(if $(filter auto,$(ONEDNN)),$(shell echo 'int main() { return !dnnl_version(); }' | $(CXX) -x c++ -include dnnl.h - -o /dev/null -ldnnl 2>/dev/null && echo 1),$(filter 1,$(ONEDNN)))
 LIBS        := $(if $(HAVE_ONEDNN),-ldnnl)
 

@@ -7,8 +7,8 @@ cxx=$1 onednn=$2 nvcc=$3 gpu_archs=$4 arch=$5 trainer=$6
 line "make" "$(first make --version)"
 line "C++" "$cxx: $(first "$cxx" --version || true)"
 line "CPU" "$(nproc) cores,$(sed -nE 's/^model name[^:]*:/ /p' /proc/cpuinfo | head -n 1)$(grep -qw avx512_bf16 /proc/cpuinfo && echo ', AVX-512 BF16')"
-if [ -n "$onednn" ]; then line "oneDNN" "found: GEMMs of the CPU build use it"
-else line "oneDNN" "not found: our own GEMM is used (faster: apt-get install libdnnl-dev)"; fi
+if [ -n "$onednn" ]; then line "oneDNN" "found: GEMMs of the CPU build use it on processors with AMX, our own elsewhere (equally fast)"
+else line "oneDNN" "not found: our own GEMM is used (faster on processors with AMX: apt-get install libdnnl-dev)"; fi
 line "python3" "$(python3 --version 2>&1 || echo 'not found: needed to prepare data')"
 if [ -n "$nvcc" ]; then line "nvcc" "$nvcc: $("$nvcc" --version 2>/dev/null | sed -nE 's/.*release ([0-9.]+).*/CUDA \1/p')"
 else line "nvcc" "not found: CPU build only (for a GPU: the CUDA toolkit, 12.2 or newer)"; fi

@@ -8,6 +8,7 @@
 #define LLMC_GPU_CUH
 
 #include <cublasLt.h>
+#include <string>
 #include <vector>
 
 #include "llmc/device.cuh"

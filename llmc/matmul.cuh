@@ -183,12 +183,23 @@ static inline const char* gemm_find_accepted(Device* dev, const GemmShape* s, ch
     return buffer;
 }
 
+// Why the library refused last, as far as it says: the CPU device names its rule, cuBLASLt only logs.
+static inline const char* gemm_refusal_reason(void) {
+#ifdef GPT_CPU_DEVICE
+    return cpu_cublaslt_last_reason();
+#else
+    return "CUBLASLT_LOG_LEVEL=5 shows the library's own reason";
+#endif
+}
+
 // Ends the program unless the library accepts the shape. name: what the product is for ("fc dgrad").
 static inline GemmPlan* gemm_plan_or_fail(Device* dev, const GemmShape* s, const char* name) {
     GemmPlan* p = gemm_plan(dev, s);
     if (p->status != CUBLAS_STATUS_SUCCESS) {
         char what[256], hint[256];
-        fail(gemm_find_accepted(dev, s, hint), "cuBLASLt %zu refuses the product '%s' on %s (status %d): %s", cublasLtGetVersion(), name, dev->props.name, (int)p->status, gemm_describe(s, what));
+        std::string reason = gemm_refusal_reason();
+        fail(gemm_find_accepted(dev, s, hint), "cuBLASLt %zu refuses the product '%s' on %s (status %d): %s\n       %s", cublasLtGetVersion(), name, dev->props.name,
+             (int)p->status, gemm_describe(s, what), reason.c_str());
     }
     if (!p->name[0]) { snprintf(p->name, sizeof(p->name), "%.63s", name); }
     return p;
@@ -212,7 +223,7 @@ static inline void gemm(Device* dev, const char* name, const GemmShape* s, void*
     cublasStatus_t status = cublasLtMatmul(dev->lt, p->desc, &alpha, B, p->a, A, p->b, &beta, D, p->d, D, p->d, &p->heuristic.algo, dev->workspace, dev->workspace_bytes, dev->stream);
     if (status != CUBLAS_STATUS_SUCCESS) {
         char what[256];
-        fail("set CUBLASLT_LOG_LEVEL=5 for the library's own reason", "cublasLtMatmul failed with status %d for '%s': %s", (int)status, name, gemm_describe(s, what));
+        fail(gemm_refusal_reason(), "cublasLtMatmul failed with status %d for '%s': %s", (int)status, name, gemm_describe(s, what));
     }
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # setup.sh [PACKAGE...] - installs what `make train` and CI use and this machine lacks; says nothing when nothing is missing, asks nothing, never fails
 #
-# g++, make and python3 are needed. libdnnl-dev (oneDNN) makes the CPU build several times faster. PACKAGE: further Debian packages.
+# g++, make and python3 are needed. libdnnl-dev (oneDNN) makes the CPU build faster on processors with AMX. PACKAGE: further Debian packages.
 # On Debian and Ubuntu: apt-get, as root or through sudo if that needs no password. Elsewhere, or without either: prints what would help, and goes on;
 # if a needed tool is missing after all, the build says so.
 set -u
