@@ -174,6 +174,21 @@ template <class floatX> static void scramble(GPT<floatX>* g, uint64_t seed) {
     }
 }
 
+// Noise is measured on the program itself, so a defect could raise its own tolerance. It must not: sums of float32 in another order differ by few units
+// in the last place of the largest term. 64 of them is ten times the worst measured here (5.9; 2026-11-30).
+static void check_noise(const char* what, double noise, double largest) {
+    if (getenv("TEST_VERBOSE")) { printf("    noise of %s: %.1f units of 2^-24 of the largest\n", what, noise / (5.96e-8 * largest)); }
+    CHECK(noise <= 64.0 * 5.96e-8 * largest, "%s: order of the batch changes it by %g, which is more than rounding (largest value %g)", what, noise, largest);
+}
+static bool device_lacks_fp8(void) {
+    Device dev;
+    device_init(&dev, 0);
+    bool lacks = !device_has_fp8(&dev);
+    device_free(&dev);
+    return lacks;
+}
+#define NEEDS_FP8() do { if (device_lacks_fp8()) { SKIP("this device has no FP8"); } } while (0)
+
 // ---------------------------------------------------------------------------- gradients
 
 // float32: loss near rounding; every tensor's gradient against central differences of the oracle. The bound is the program's own reduction noise,
@@ -193,6 +208,7 @@ static void test_gpt_float32_gradients_match_finite_differences(void) {
         for (int i = 0; i < T; i++) { u->inputs[b * T + i] = t->inputs[(B - 1 - b) * T + i]; u->targets[b * T + i] = t->targets[(B - 1 - b) * T + i]; }
     }
     float permuted = model_gradients(u);
+    check_noise("loss", fabs(permuted - loss), oracle);
     double loss_bound = 8.0 * fmax(fabs(permuted - loss), 1.2e-7 * oracle);
     CHECK(fabs(loss - oracle) <= loss_bound, "loss %.9g, oracle %.9g, bound %g", loss, oracle, loss_bound);
     TestRng rng = {11};
@@ -201,6 +217,7 @@ static void test_gpt_float32_gradients_match_finite_differences(void) {
         double noise = 0, largest = 0, worst = 0, worst_bound = 0;
         for (size_t i = 0; i < g.size(); i++) { noise = fmax(noise, fabs(g[i] - g2[i])); largest = fmax(largest, fabs(g[i])); }
         CHECK(largest > 0, "%s: all gradients are 0", t->gpt.spec[q].name);
+        check_noise(t->gpt.spec[q].name, noise, largest);
         for (int k = 0; k < 12; k++) {
             size_t i = (size_t)(test_rng_uniform(&rng) * g.size());
             double old = p[q][i], d[2];
@@ -249,7 +266,7 @@ static void check_cosines(bool fp8, double gate) {
     model_free(full);
 }
 static void test_gpt_bfloat16_gradients_point_as_float32(void) { check_cosines<bf16>(false, 0.999); }
-static void test_gpt_float8_gradients_point_as_float32(void) { check_cosines<bf16>(true, 0.95); }
+static void test_gpt_float8_gradients_point_as_float32(void) { NEEDS_FP8(); check_cosines<bf16>(true, 0.95); }
 
 // ---------------------------------------------------------------------------- equalities
 
@@ -279,7 +296,7 @@ static void check_recompute(bool fp8) {
 static void test_gpt_recompute_levels_give_equal_bits(void) {
     check_recompute<float>(false);
     check_recompute<bf16>(false);
-    check_recompute<bf16>(true);
+    if (!device_lacks_fp8()) { check_recompute<bf16>(true); }
 }
 
 // A global batch in 1, 2 or 4 micro-steps: float32 losses over 8 steps differ by reduction noise only. The noise is measured: the same batch with its
@@ -314,6 +331,7 @@ static void test_gpt_micro_steps_split_changes_only_noise(void) {
     }
     double noise = 0;
     for (int s = 0; s < steps; s++) { noise = fmax(noise, fabs(losses[3][s] - losses[0][s])); }
+    check_noise("losses", noise, losses[0][0]);
     noise = fmax(noise, 2.4e-7 * losses[0][0]);  // one unit in the last place of a loss
     for (int v = 1; v < 3; v++) {
         for (int s = 0; s < steps; s++) {
@@ -325,6 +343,7 @@ static void test_gpt_micro_steps_split_changes_only_noise(void) {
 
 // Training state after a few float8 steps satisfies the invariants; evaluation leaves every training slot as it was (I7).
 static void test_gpt_float8_scaling_invariants_hold(void) {
+    NEEDS_FP8();
     Model<bf16>* t = new Model<bf16>();
     model_init(t, &small, 2, 32, true, 1, 7);
     t->gpt.scaling.count_on = true;
@@ -343,6 +362,7 @@ static void test_gpt_float8_scaling_invariants_hold(void) {
         if (step < 2) { fp8_scaling_host_free(&before); }
     }
     cudaCheck(cudaMemcpy(t->gpt.acts.inputs, t->inputs.data(), 64 * sizeof(int), cudaMemcpyHostToDevice));
+    cudaCheck(cudaDeviceSynchronize());
     gpt_forward_trunk(&t->gpt, 2, 32, FP8_ROLE_EVAL_X);
     fp8_scaling_copy(s, &after);
     int training = fp8_slot(s, FP8_ROLE_EVAL_X, 0, 0);
@@ -368,7 +388,7 @@ template <class floatX> static float overfit(bool fp8, int steps) {
     return loss;
 }
 static void test_gpt_overfits_one_batch_in_every_precision(void) {
-    float f32 = overfit<float>(false, 100), b16 = overfit<bf16>(false, 100), f8 = overfit<bf16>(true, 100);
+    float f32 = overfit<float>(false, 100), b16 = overfit<bf16>(false, 100), f8 = device_lacks_fp8() ? b16 : overfit<bf16>(true, 100);
     printf("    loss after 100 steps: float32 %g, bfloat16 %g, float8 %g\n", f32, b16, f8);
     CHECK(f32 < 0.2f && b16 < 0.2f && f8 < 0.2f, "a batch of 64 tokens was not learnt: float32 %g, bfloat16 %g, float8 %g", f32, b16, f8);
 }
@@ -471,10 +491,10 @@ static void check_resume(const char* dtype, const char* more) {
     CHECK(all.size() > tail.size() && all.compare(all.size() - tail.size(), tail.size(), tail) == 0, "losses differ:\n%s\n--\n%s", all.c_str(), tail.c_str());
     remove_folder(dir);
 }
-static void test_trainer_resume_equals_uninterrupted_float8(void) { check_resume("float8", ""); }
+static void test_trainer_resume_equals_uninterrupted_float8(void) { NEEDS_FP8(); check_resume("float8", ""); }
 static void test_trainer_resume_equals_uninterrupted_bfloat16(void) { check_resume("bfloat16", ""); }
 static void test_trainer_resume_equals_uninterrupted_float32(void) { check_resume("float32", ""); }
-static void test_trainer_resume_equals_uninterrupted_masters(void) { check_resume("float8", "-w 1 -r 2 -sl 5 -sg 5"); }
+static void test_trainer_resume_equals_uninterrupted_masters(void) { NEEDS_FP8(); check_resume("float8", "-w 1 -r 2 -sl 5 -sg 5"); }
 
 static void test_trainer_repeats_bit_for_bit(void) {
     std::string dir, a, b;
@@ -495,7 +515,7 @@ static void test_trainer_micro_steps_see_the_same_tokens(void) {
     std::vector<float> losses[3];
     for (int v = 0; v < 3; v++) {
         CHECK(trainer("-i " + dir + "/train.bin -j " + dir + "/val.bin --layers 2 --channels 64 --heads 4 -t 32 -d 256 -l 1e-3 -v 0 -m 0 -s 0 "
-                      "-x 6 --dtype float32 -b " + std::to_string(8 >> v), &out) == 0, "%s", out.c_str());
+                      "-x 6 --dtype float32 -f 0 -b " + std::to_string(8 >> v), &out) == 0, "%s", out.c_str());
         for (size_t at = 0; (at = out.find("| loss ", at)) != std::string::npos; at++) { losses[v].push_back(strtof(out.c_str() + at + 7, NULL)); }
         CHECK(losses[v].size() == 6, "%s", out.c_str());
     }
@@ -505,13 +525,51 @@ static void test_trainer_micro_steps_see_the_same_tokens(void) {
     remove_folder(dir);
 }
 
+// Odd sizes that satisfy the stated constraints run: slices of layers are then not aligned to 256 bytes.
+static void test_trainer_runs_with_odd_sizes(void) {
+    std::string dir, out;
+    make_data(&dir);
+    for (const char* sizes : {"--layers 2 --channels 48 --heads 6 -b 1 -t 20 --dtype bfloat16", "--layers 3 --channels 48 --heads 6 -b 3 -t 11 --dtype float32",
+                              "--layers 2 --channels 80 --heads 5 -b 1 -t 1 --dtype bfloat16 -r 2", "--layers 2 --channels 16 --heads 1 -b 3 -t 16 --dtype auto -r 0"}) {
+        CHECK(trainer("-i " + dir + "/train.bin -j " + dir + "/val.bin -v 0 -m 1 -s 2 -g 50 -x 3 " + sizes, &out) == 0 && out.find("step    3/3") != std::string::npos, "%s:\n%s", sizes, out.c_str());
+    }
+    remove_folder(dir);
+}
+
+// A folder that holds a run is not mixed with a new one; a resume that has nothing to do says so; another precision on resume is named.
+static void test_trainer_guards_the_output_folder(void) {
+    std::string dir, out;
+    make_data(&dir);
+    CHECK(trainer(base(dir) + "-x 4 -n 4 --dtype float32 -o " + dir + "/a", &out) == 0, "%s", out.c_str());
+    std::string log = read_file(dir + "/a/main.log");
+    CHECK(trainer(base(dir) + "-x 4 -n 4 --seed 7 -o " + dir + "/a", &out) == 1 && out.find("--resume") != std::string::npos, "%s", out.c_str());
+    CHECK(read_file(dir + "/a/main.log") == log, "the log of the first run was touched");
+    CHECK(trainer(base(dir) + "-x 4 -n 4 --dtype float32 -y 1 -o " + dir + "/a", &out) == 0 && out.find("nothing to train") != std::string::npos, "%s", out.c_str());
+    CHECK(trainer(base(dir) + "-x 6 -n 2 --dtype bfloat16 -y 1 -o " + dir + "/a", &out) == 0 && out.find("--dtype was float32, is bfloat16") != std::string::npos, "%s", out.c_str());
+    remove_folder(dir);
+}
+
+// FP32 masters start from the unrounded values of a float32 model file, and a float32 run takes the masters of a checkpoint.
+static void test_trainer_masters_are_not_rounded(void) {
+    std::string dir, out;
+    make_data(&dir);
+    CHECK(trainer(base(dir) + "-x 2 -n 2 --dtype float32 -o " + dir + "/a", &out) == 0, "%s", out.c_str());
+    std::string sizes = "-i " + dir + "/train.bin -j " + dir + "/val.bin -b 2 -t 32 -v 0 -m 0 -s 0 -l 0 ";
+    CHECK(trainer(sizes + "-x 1 -n 1 --dtype bfloat16 -w 1 -e " + dir + "/a/model_00000002.bin -o " + dir + "/b", &out) == 0, "%s", out.c_str());
+    CHECK(trainer(sizes + "-x 2 -n 1 --dtype float32 -y 1 -o " + dir + "/b", &out) == 0, "%s", out.c_str());
+    CHECK(read_file(dir + "/a/model_00000002.bin") == read_file(dir + "/b/model_00000002.bin"), "float32 -> masters of bfloat16 -> float32 changed the weights");
+    remove_folder(dir);
+}
+
 // Each wrong command ends with exit code 1 or 2, one ERROR that holds the given words, and a HINT.
 static void test_trainer_refuses_bad_input_with_a_message(void) {
     std::string dir, out;
     make_data(&dir);
     const struct { std::string args; const char* words; } cases[] = {
         {base(dir) + "-e d13 -x 1", "d13"},
-        {base(dir) + "-t 24 -x 1 --dtype float8 -d 48", "multiple of 16"},
+        {base(dir) + "-t 24 -x 1 --dtype float8 -d 48", device_lacks_fp8() ? "8.9" : "multiple of 16"},
+        {base(dir) + "-d 1099511627776 -x 1", "micro-steps"},
+        {base(dir) + "-e d12 -x 1", "--model d12"},
         {"-i " + dir + "/train.bin -j " + dir + "/val.bin --layers 1 --channels 72 --heads 9 -b 1 -t 16 -x 1", "C must be a multiple of 16"},
         {"-i " + dir + "/train.bin -j " + dir + "/val.bin --layers 1 --channels 48 --heads 12 -b 1 -t 16 -x 1", "head size"},
         {base(dir) + "-i " + dir + "/none.bin", "none.bin"},
@@ -561,6 +619,7 @@ static float final_loss(const std::string& dir, const char* dtype, int seed) {
     return strtof(out.c_str() + at + 9, NULL);
 }
 static void test_trainer_float8_stays_within_the_spread_of_seeds(void) {
+    NEEDS_FP8();
     const int seeds = 5;
     std::string dir;
     make_data(&dir);
@@ -593,6 +652,9 @@ int main(int argc, char** argv) {
         {"trainer_resume_equals_uninterrupted_float32", test_trainer_resume_equals_uninterrupted_float32, SLOW},
         {"trainer_resume_equals_uninterrupted_masters", test_trainer_resume_equals_uninterrupted_masters, SLOW},
         {"trainer_micro_steps_see_the_same_tokens", test_trainer_micro_steps_see_the_same_tokens, QUICK},
+        {"trainer_runs_with_odd_sizes", test_trainer_runs_with_odd_sizes, QUICK},
+        {"trainer_guards_the_output_folder", test_trainer_guards_the_output_folder, QUICK},
+        {"trainer_masters_are_not_rounded", test_trainer_masters_are_not_rounded, QUICK},
         {"trainer_refuses_bad_input_with_a_message", test_trainer_refuses_bad_input_with_a_message, QUICK},
 #ifdef GPT_CPU_DEVICE
         {"trainer_refuses_what_the_device_lacks", test_trainer_refuses_what_the_device_lacks, SLOW},

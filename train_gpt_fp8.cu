@@ -260,7 +260,10 @@ struct GPT {
     uint8_t *wk[NUM_LINEARS], *wt[NUM_LINEARS];                 // FP8 weights (L,OC,C), transposed (L,C,OC)
     Fp8Scaling scaling;
     Activations<floatX> acts;
-    int *h_order, *h_start, *h_token, *h_count;                 // host side of encoder_group_tokens
+    int* staging[2];                   // pinned: inputs, targets, order, start, token of a micro-batch on their way to the device; two, used in turn,
+    cudaEvent_t staged[2];             // since the host fills one while the other may still be read
+    int* h_count;                      // (V + 1), scratch of encoder_group_tokens
+    uint64_t micro_steps_staged;
     uint64_t micro_steps, updates;     // since the FP8 counts were cleared
 };
 
@@ -359,9 +362,10 @@ static void gpt_alloc_activations(GPT<floatX>* g, int batch, int seq_len, int re
 #define ACT_ALLOC(name, type, elements, when, cls) a->name = (when) ? (type*)device_alloc(g->dev, cls, #name, (elements) * sizeof(type)) : NULL;
     ACT_TABLE(ACT_ALLOC)
 #undef ACT_ALLOC
-    g->h_order = (int*)mallocCheck(N * sizeof(int));
-    g->h_start = (int*)mallocCheck((N + 1) * sizeof(int));
-    g->h_token = (int*)mallocCheck(N * sizeof(int));
+    for (int i = 0; i < 2; i++) {
+        cudaCheck(cudaMallocHost((void**)&g->staging[i], (5 * N + 1) * sizeof(int)));
+        cudaCheck(cudaEventCreateWithFlags(&g->staged[i], cudaEventDisableTiming));
+    }
     g->h_count = (int*)mallocCheck((g->config.vocab_size + 1) * sizeof(int));
 }
 
@@ -381,9 +385,10 @@ static void gpt_free(GPT<floatX>* g) {
 #define ACT_FREE(name, type, elements, when, cls) cudaCheck(cudaFree(g->acts.name));
     ACT_TABLE(ACT_FREE)
 #undef ACT_FREE
-    free(g->h_order);
-    free(g->h_start);
-    free(g->h_token);
+    for (int i = 0; i < 2; i++) {
+        cudaCheck(cudaFreeHost(g->staging[i]));
+        cudaCheck(cudaEventDestroy(g->staged[i]));
+    }
     free(g->h_count);
     memset(g->dev->allocated, 0, sizeof(g->dev->allocated));
     g->dev->allocated[MEM_WORKSPACE] = g->dev->workspace_bytes;
@@ -444,21 +449,25 @@ static void gpt_for_pieces(const ParamSpec* spec, T* const* tensors, F fn) {
     }
 }
 
-// All parameters from an open model file of the same dimensions; its type may differ from ours.
+// All parameters from an open model file of the same dimensions; its type may differ from ours. FP32 masters take the file's values unrounded.
 template <class floatX>
 static void gpt_load_model(GPT<floatX>* g, ModelFile* file) {
     FileError error;
     std::vector<float> wide(COPY_CHUNK);
     std::vector<bf16> narrow(COPY_CHUNK);
-    gpt_for_pieces(g->spec, g->param, [&](floatX* to, size_t n) {
-        if (file->dtype == FILE_BF16) {
-            fileCheck(model_file_read(file, narrow.data(), n, &error), &error);
-            for (size_t i = 0; i < n; i++) { wide[i] = to_float(narrow[i]); }
-        } else {
-            fileCheck(model_file_read(file, wide.data(), n, &error), &error);
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        for (size_t at = 0; at < g->spec[p].size; at += COPY_CHUNK) {
+            size_t n = g->spec[p].size - at < COPY_CHUNK ? g->spec[p].size - at : COPY_CHUNK;
+            if (file->dtype == FILE_BF16) {
+                fileCheck(model_file_read(file, narrow.data(), n, &error), &error);
+                for (size_t i = 0; i < n; i++) { wide[i] = to_float(narrow[i]); }
+            } else {
+                fileCheck(model_file_read(file, wide.data(), n, &error), &error);
+            }
+            gpt_upload(g->param[p] + at, wide.data(), n);
+            if (g->has_master) { cudaCheck(cudaMemcpy(g->master[p] + at, wide.data(), n * sizeof(float), cudaMemcpyHostToDevice)); }
         }
-        gpt_upload(to, wide.data(), n);
-    });
+    }
 }
 
 // Writes the parameters as llm.c's v5 (bf16) or v3 (f32). Returns false with an error; an older file of that name is then intact.
@@ -526,7 +535,7 @@ static Operand gpt_operand_x(GPT<floatX>* g, Fp8Role role, int l, int i, floatX*
             uint8_t* k = g->fp8_keep_t ? g->acts.operand_k : saved;
             uint8_t* t = g->fp8_keep_t ? saved : NULL;
             fp8_quantize(s, role, l, i, k, role == FP8_ROLE_EVAL_X ? NULL : t, x, N, cols, NULL, NULL, g->dev->stream);
-            return {k, t, s->descale + fp8_slot(s, role, l, i), s->recipe->x == FP8_E4M3 ? DTYPE_E4M3 : DTYPE_E5M2, N, cols};
+            return {k, t, s->descale + fp8_slot(s, role, l, i), dtype_of_fp8(s->recipe->x), N, cols};
         }
     }
     (void)role; (void)l; (void)i; (void)saved;
@@ -546,7 +555,7 @@ static Operand gpt_saved_x(GPT<floatX>* g, int l, int i, floatX* x, uint8_t* sav
                 fp8_quantize(s, FP8_ROLE_X, l, i, k, t, x, N, cols, NULL, NULL, g->dev->stream);
                 s->count_on = count;
             }
-            return {k, t, s->descale + fp8_slot(s, FP8_ROLE_X, l, i), s->recipe->x == FP8_E4M3 ? DTYPE_E4M3 : DTYPE_E5M2, N, cols};
+            return {k, t, s->descale + fp8_slot(s, FP8_ROLE_X, l, i), dtype_of_fp8(s->recipe->x), N, cols};
         }
     }
     (void)l; (void)i; (void)saved; (void)recomputed;
@@ -558,7 +567,7 @@ static Operand gpt_operand_w(GPT<floatX>* g, int l, int i) {
     if (g->fp8) {
         Fp8Scaling* s = &g->scaling;
         return {g->wk[i] + l * spec->part, g->wt[i] ? g->wt[i] + l * spec->part : NULL, s->descale + fp8_slot(s, FP8_ROLE_W, l, i),
-                s->recipe->w == FP8_E4M3 ? DTYPE_E4M3 : DTYPE_E5M2, spec->rows, spec->cols};
+                dtype_of_fp8(s->recipe->w), spec->rows, spec->cols};
     }
     return operand_plain(gpt_param(g, linear_weight[i], l), spec->rows, spec->cols);
 }
@@ -572,7 +581,7 @@ static Operand gpt_operand_dy(GPT<floatX>* g, int l, int i, floatX* dy, int N) {
             Fp8Scaling* s = &g->scaling;
             uint8_t* t = g->fp8_keep_t ? g->acts.operand_t : NULL;
             fp8_quantize(s, FP8_ROLE_DY, l, i, g->acts.operand_k, t, dy, N, OC, dbias, g->acts.partial, g->dev->stream);
-            return {g->acts.operand_k, t, s->descale + fp8_slot(s, FP8_ROLE_DY, l, i), s->recipe->dy == FP8_E4M3 ? DTYPE_E4M3 : DTYPE_E5M2, N, OC};
+            return {g->acts.operand_k, t, s->descale + fp8_slot(s, FP8_ROLE_DY, l, i), dtype_of_fp8(s->recipe->dy), N, OC};
         }
     }
     bias_backward(dbias, g->acts.partial, dy, N, OC, g->dev->stream);
@@ -661,6 +670,16 @@ static void gpt_head(GPT<floatX>* g, int N, float dloss) {
     }
 }
 
+// The shape of one pass of linear layer i on N tokens, as the operands of this precision make it.
+template <class floatX>
+static GemmShape gpt_linear_shape(GPT<floatX>* g, Pass pass, int i, int N) {
+    const ParamSpec* spec = &g->spec[linear_weight[i]];
+    const DType X = dtype_of<floatX>();
+    if (!g->fp8) { return linear_shape(pass, N, spec->cols, spec->rows, X, X, X, X, false, false); }
+    const Fp8Recipe* r = g->scaling.recipe;
+    return linear_shape(pass, N, spec->cols, spec->rows, dtype_of_fp8(r->x), dtype_of_fp8(r->w), dtype_of_fp8(r->dy), X, g->fp8_keep_t, gpt_fast_accum(g, pass));
+}
+
 // Plans every product of a training step, so that what the library refuses is said before training starts.
 template <class floatX>
 static void gpt_plan(GPT<floatX>* g) {
@@ -668,14 +687,10 @@ static void gpt_plan(GPT<floatX>* g) {
     const int B = g->B, T = g->T, N = B * T, C = g->config.channels, NH = g->config.num_heads, hs = C / NH, Vp = g->config.padded_vocab_size;
     const DType X = dtype_of<floatX>();
     for (int i = 0; i < NUM_LINEARS; i++) {
-        const ParamSpec* spec = &g->spec[linear_weight[i]];
-        const Fp8Recipe* r = g->scaling.recipe;
-        DType x = !g->fp8 ? X : r->x == FP8_E4M3 ? DTYPE_E4M3 : DTYPE_E5M2, w = !g->fp8 ? X : r->w == FP8_E4M3 ? DTYPE_E4M3 : DTYPE_E5M2;
-        DType dy = !g->fp8 ? X : r->dy == FP8_E4M3 ? DTYPE_E4M3 : DTYPE_E5M2;
         for (int pass = 0; pass < NUM_PASSES; pass++) {
             char name[64];
             snprintf(name, sizeof(name), "%s %s", linear_names[i], pass_names[pass]);
-            GemmShape s = linear_shape((Pass)pass, N, spec->cols, spec->rows, x, w, dy, X, g->fp8 && g->fp8_keep_t, gpt_fast_accum(g, (Pass)pass));
+            GemmShape s = gpt_linear_shape(g, (Pass)pass, i, N);
             gemm_plan_or_fail(dev, &s, name);
         }
     }
@@ -687,8 +702,6 @@ static void gpt_plan(GPT<floatX>* g) {
             gemm_plan_or_fail(dev, &s, head_names[pass]);
         }
     }
-    GemmShape s = head_shape(PASS_FPROP, 1, C, Vp, X);
-    gemm_plan_or_fail(dev, &s, "gemm sampling");
     int group = attention_group(NH, T);
     for (int rest = 0; rest < 2; rest++) {
         int heads = rest ? NH % group : group;
@@ -698,6 +711,33 @@ static void gpt_plan(GPT<floatX>* g) {
             attention_apply_shape(X, heads, T, hs, false, 3 * C, C), attention_apply_shape(X, heads, T, hs, true, C, 3 * C),
             attention_apply_shape(X, heads, T, hs, false, 3 * C, 3 * C), attention_apply_shape(X, heads, T, hs, true, 3 * C, 3 * C)};
         for (const GemmShape& each : shapes) { gemm_plan_or_fail(dev, &each, "gemm attention"); }
+    }
+}
+
+// Sampling forwards one sequence, padded to one of a few lengths, so that there are few shapes to plan.
+static int sample_padded_length(int context, int T) { return min(T, ROUND_UP(context, T < 256 ? 16 : 64)); }
+
+// Plans the products of sampling from contexts of up to max_context tokens.
+template <class floatX>
+static void gpt_plan_sampling(GPT<floatX>* g, int max_context) {
+    const int T = g->T, C = g->config.channels, NH = g->config.num_heads;
+    const DType X = dtype_of<floatX>();
+    GemmShape s = head_shape(PASS_FPROP, 1, C, g->config.padded_vocab_size, X);
+    gemm_plan_or_fail(g->dev, &s, "gemm sampling");
+    for (int length = 0; length < min(T, max_context);) {
+        length = sample_padded_length(length + 1, T);
+        for (int i = 0; i < NUM_LINEARS; i++) {
+            const ParamSpec* spec = &g->spec[linear_weight[i]];
+            s = gpt_linear_shape(g, PASS_FPROP, i, length);
+            gemm_plan_or_fail(g->dev, &s, spec->name);
+        }
+        for (int heads : {attention_group(NH, length), NH % attention_group(NH, length)}) {
+            if (!heads) { continue; }
+            s = attention_scores_shape(X, heads, length, C / NH, 3 * C, 3 * C);
+            gemm_plan_or_fail(g->dev, &s, "gemm attention");
+            s = attention_apply_shape(X, heads, length, C / NH, false, 3 * C, C);
+            gemm_plan_or_fail(g->dev, &s, "gemm attention");
+        }
     }
 }
 
@@ -758,12 +798,18 @@ static void gpt_micro_step(GPT<floatX>* g, const int* inputs, const int* targets
         cudaCheck(cudaMemsetAsync(a->losses, 0, N * sizeof(float), stream));
         if (g->fp8) { fp8_scaling_begin_step(&g->scaling, stream); }
     }
-    int groups = encoder_group_tokens(g->h_order, g->h_start, g->h_token, g->h_count, inputs, N, g->config.vocab_size);
-    cudaCheck(cudaMemcpyAsync(a->inputs, inputs, N * sizeof(int), cudaMemcpyHostToDevice, stream));
-    cudaCheck(cudaMemcpyAsync(a->targets, targets, N * sizeof(int), cudaMemcpyHostToDevice, stream));
-    cudaCheck(cudaMemcpyAsync(a->group_order, g->h_order, N * sizeof(int), cudaMemcpyHostToDevice, stream));
-    cudaCheck(cudaMemcpyAsync(a->group_start, g->h_start, (groups + 1) * sizeof(int), cudaMemcpyHostToDevice, stream));
-    cudaCheck(cudaMemcpyAsync(a->group_token, g->h_token, groups * sizeof(int), cudaMemcpyHostToDevice, stream));
+    const int slot = g->micro_steps_staged++ % 2;
+    int *h_inputs = g->staging[slot], *h_targets = h_inputs + N, *h_order = h_targets + N, *h_start = h_order + N, *h_token = h_start + N + 1;
+    cudaCheck(cudaEventSynchronize(g->staged[slot]));
+    memcpy(h_inputs, inputs, N * sizeof(int));
+    memcpy(h_targets, targets, N * sizeof(int));
+    int groups = encoder_group_tokens(h_order, h_start, h_token, g->h_count, inputs, N, g->config.vocab_size);
+    cudaCheck(cudaMemcpyAsync(a->inputs, h_inputs, N * sizeof(int), cudaMemcpyHostToDevice, stream));
+    cudaCheck(cudaMemcpyAsync(a->targets, h_targets, N * sizeof(int), cudaMemcpyHostToDevice, stream));
+    cudaCheck(cudaMemcpyAsync(a->group_order, h_order, N * sizeof(int), cudaMemcpyHostToDevice, stream));
+    cudaCheck(cudaMemcpyAsync(a->group_start, h_start, (groups + 1) * sizeof(int), cudaMemcpyHostToDevice, stream));
+    cudaCheck(cudaMemcpyAsync(a->group_token, h_token, groups * sizeof(int), cudaMemcpyHostToDevice, stream));
+    cudaCheck(cudaEventRecord(g->staged[slot], stream));
     gpt_forward_trunk(g, B, T, FP8_ROLE_X);
     gpt_head(g, N, 1.0f / ((float)N * accum));
     gpt_backward(g, B, T, groups);
@@ -845,7 +891,7 @@ typedef struct {
 } Run;
 
 // The numbers of the run that go into the state file as they are.
-typedef struct { uint64_t position, data_digest, num_parameters, nonfinite; } RunRecord;
+typedef struct { uint64_t position, seq_len, data_digest, num_parameters, nonfinite; } RunRecord;
 
 // One list of f32 tensors as a section.
 static bool state_write_tensors(StateWriter* w, const char* name, const ParamSpec* spec, float* const* tensors, uint64_t count, FileError* error) {
@@ -879,7 +925,7 @@ static bool run_save_state(Run* run, GPT<floatX>* g, const char* path, uint64_t 
     state_write_model(&w, model_bytes, model_digest);
     bool ok = state_write_tensors(&w, "m", g->spec, g->m, g->num_parameters, error) && state_write_tensors(&w, "v", g->spec, g->v, g->num_parameters, error);
     if (g->has_master) { ok = ok && state_write_tensors(&w, "master", g->spec, g->master, g->num_parameters, error); }
-    RunRecord record = {run->position, dataloader_digest(&run->train), g->num_parameters, (uint64_t)run->nonfinite_in_a_row};
+    RunRecord record = {run->position, (uint64_t)run->opt.seq_len, dataloader_digest(&run->train), g->num_parameters, (uint64_t)run->nonfinite_in_a_row};
     ok = ok && state_write_section(&w, "run", FILE_U64, sizeof(record) / 8, &record, error);
     OutlierDetector outliers[2] = {run->loss_outliers, run->norm_outliers};
     ok = ok && state_write_section(&w, "outliers", FILE_U8, sizeof(outliers), outliers, error);
@@ -940,9 +986,13 @@ static void run_load_state(Run* run, GPT<floatX>* g, uint64_t model_digest) {
     require(record.num_parameters == g->num_parameters, "", "'%s' belongs to a model of %llu parameters, not %llu", path,
             (unsigned long long)record.num_parameters, (unsigned long long)g->num_parameters);
     if (record.data_digest != dataloader_digest(&run->train)) {
-        printf("resume: the training data or --seq-len changed: the order of the new data starts at position %llu\n", (unsigned long long)record.position);
+        printf("resume: the training data changed: the order of the new data goes on at sequence %llu\n", (unsigned long long)record.position);
     }
     run->position = record.position;
+    if (record.seq_len != (uint64_t)run->opt.seq_len) {  // other sequences, another order: only the number of tokens can be kept
+        run->position = record.position * record.seq_len / run->opt.seq_len;
+        printf("resume: --seq-len changed: the order of the new sequences goes on after as many tokens, at sequence %llu\n", (unsigned long long)run->position);
+    }
     run->step = (int)r.header.step;
     run->nonfinite_in_a_row = (int)record.nonfinite;
     state_read_tensors(&r, "m", g->spec, g->m, g->num_parameters);
@@ -950,7 +1000,9 @@ static void run_load_state(Run* run, GPT<floatX>* g, uint64_t model_digest) {
     FileError none;
     if (g->has_master) {
         if (state_find(&r, "master", &none)) { state_read_tensors(&r, "master", g->spec, g->master, g->num_parameters); }
-        else { printf("resume: the checkpoint has no float32 masters; they start from its bfloat16 weights\n"); gpt_masters_from_params(g); }
+        else { printf("resume: the checkpoint has no float32 masters; they start from the weights of its model file\n"); }
+    } else if (sizeof(floatX) == 4 && state_find(&r, "master", &none)) {  // in float32 the parameters are the masters
+        state_read_tensors(&r, "master", g->spec, (float**)g->param, g->num_parameters);
     } else if (state_find(&r, "master", &none)) {
         printf("resume: the float32 masters of the checkpoint are not used (--master-dtype bfloat16)\n");
     }
@@ -1032,7 +1084,7 @@ static void run_sample(Run* run, GPT<floatX>* g) {
     while ((int)tokens.size() < o->sample_length) {
         int context = (int)tokens.size();
         if (context > g->T) { context = g->T / 2 + (context - g->T - 1) % (g->T - g->T / 2) + 1; }
-        int length = min(g->T, ROUND_UP(context, g->T < 256 ? 16 : 64));
+        int length = sample_padded_length(context, g->T);
         padded.assign(length, start);
         for (int i = 0; i < context; i++) { padded[i] = tokens[tokens.size() - context + i]; }
         gpt_logits(g, padded.data(), length, context - 1, &logits);
@@ -1125,14 +1177,15 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
     gpt_loss_and_norm(g, B * T, run->accum, &loss, &norm);
     const float lr = learning_rate_get(&run->schedule, run->step);
     const double loss_z = outlier_detector_update(&run->loss_outliers, loss), norm_z = outlier_detector_update(&run->norm_outliers, norm);
-    if (!isfinite(loss) || !isfinite(norm)) {
+    const bool finite = isfinite(loss) && isfinite(norm);
+    if (finite) { run->nonfinite_in_a_row = 0; }
+    if (!finite) {
         run_report_nonfinite(run, g, loss, norm);
     } else if (outlier_detector_skips(loss_z, o->skip_loss_z)) {
         printf("skipping update due to loss z-score of %f\n", loss_z);
     } else if (outlier_detector_skips(norm_z, o->skip_grad_z)) {
         printf("skipping update due to grad z-score of %f\n", norm_z);
     } else {
-        run->nonfinite_in_a_row = 0;
         gpt_update(g, o, lr, norm, run->step);
     }
     cudaCheck(cudaStreamSynchronize(g->dev->stream));
@@ -1234,15 +1287,18 @@ static void run_main(Run* run, bool fp8) {
     gpt_alloc_activations(g, o->batch_size, o->seq_len, o->recompute);
     run_print_model(run, g, model_path[0] ? model_path : o->init == OPT_INIT_FAST ? "a hash on the device" : "llm.c's initial values");
     gpt_plan(g);
+    if (o->sample_every) { gpt_plan_sampling(g, o->sample_length); }
     if (model_path[0]) { gpt_load_model(g, &file); }
     else if (o->init == OPT_INIT_FAST) { gpt_init_fast(g, o->seed); }
-    else { gpt_init_llmc(g, (uint32_t)o->seed); }
-    if (run->resumed_step >= 0) { run_load_state(run, g, model_file_digest(&file)); } else { gpt_masters_from_params(g); }
+    else { gpt_init_llmc(g, (uint32_t)(o->seed ^ (o->seed >> 32))); }  // the generator takes 32 bits
+    if (run->resumed_step >= 0) { run_load_state(run, g, model_file_digest(&file)); }
+    if (!model_path[0]) { gpt_masters_from_params(g); }
     if (model_path[0]) { model_file_close(&file); }
     gpt_quantize_weights(g, true);
     if (fp8) { g->scaling.count_on = o->fp8_stats_every > 0; }
     fileCheck(logger_init(&run->logger, o->output_dir, o->resume ? (run->resumed_step < 0 ? 0 : run->resumed_step) : -1, &error), &error);
 
+    if (run->step >= run->num_steps) { printf("nothing to train: step %d of %d is reached already\n", run->step, run->num_steps); }
     for (;;) {
         const bool last = run->step >= run->num_steps;
         if (o->val_steps != 0 && (last || (o->val_every && run->step % o->val_every == 0))) {
@@ -1277,7 +1333,9 @@ static int trainer_main(int argc, char** argv) {
     require(dtype != OPT_DTYPE_FLOAT8 || device_has_fp8(&run->dev), "use --dtype bfloat16",
             "%s has compute capability %d.%d; float8 with --fp8-recipe %s needs %s", run->dev.props.name, run->dev.props.major, run->dev.props.minor,
             fp8_recipes[o->fp8_recipe].name, fp8_recipes[o->fp8_recipe].needs);
+    o->dtype = dtype;  // what runs is what is printed and recorded: a resume elsewhere shows the difference
     options_print(o, stdout);
+    if (dtype != OPT_DTYPE_FLOAT8 && o->fp8_stats_every) { fprintf(stderr, "note: --fp8-stats-every does nothing without --dtype float8\n"); }
     run->resumed_step = -1;
     if (o->output_dir[0]) {
         int removed = 0;
@@ -1291,6 +1349,11 @@ static int trainer_main(int argc, char** argv) {
         if (!found.skipped.empty()) { printf("%s\n", found.skipped.c_str()); }
         run->resumed_step = found.step;
         printf(found.step >= 0 ? "resuming from step %d in %s\n" : "no checkpoint found to resume from; starting afresh\n", found.step, o->output_dir);
+    } else if (o->output_dir[0]) {
+        CheckpointFound found;
+        fileCheck(checkpoint_find_latest(o->output_dir, NULL, &found, &error), &error);
+        require(found.step < 0, "continue it with --resume, or choose another --output-dir", "'%s' holds a run: its latest checkpoint is of step %d, which a new run would mix with its own",
+                o->output_dir, found.step);
     }
     run_open_tokenizer(run);
     if (dtype == OPT_DTYPE_FLOAT32) { run_main<float>(run, false); } else { run_main<bf16>(run, dtype == OPT_DTYPE_FLOAT8); }

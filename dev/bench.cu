@@ -93,8 +93,18 @@ static double bench_option_number(const char* name, const char* text, double min
     return x;
 }
 
-static void bench_parse(BenchOptions* o, int argc, char** argv) {
+static void bench_parse(BenchOptions* o, int count, char** arguments) {
     *o = {0, "", "", "", "", "", -1, -1, -1, -1, -1, -1.0};
+    std::vector<std::string> words;  // --name=value counts as two
+    for (int i = 0; i < count; i++) {
+        std::string word = arguments[i];
+        size_t equals = word.compare(0, 2, "--") == 0 ? word.find('=') : std::string::npos;
+        words.push_back(word.substr(0, equals));
+        if (equals != std::string::npos) { words.push_back(word.substr(equals + 1)); }
+    }
+    const int argc = (int)words.size();
+    std::vector<const char*> argv;
+    for (const std::string& word : words) { argv.push_back(word.c_str()); }
     for (int i = 1; i < argc; i++) {
         const char* a = argv[i];
         if (!strcmp(a, "--help") || !strcmp(a, "-h")) { bench_print_help(); exit(0); }

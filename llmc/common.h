@@ -1,9 +1,9 @@
-/* common.h - errors with values and a hint, checked C library calls, a digest
+/* common.h - errors with values and a hint, checked C library calls
  *
  * require(cond, hint, fmt, ...) is how this program refuses: always on, one message on stderr with the values, the condition, the place,
  * rank and step, and a HINT line that says what to do; exit code 1. assert() is for internal invariants only and never looks at user input.
  * Host code only: no CUDA here, so that tools and tests can include it alone.
- * Two functions hold the only mutable statics: error_context() (rank, step and what to print before the end) and nothing else.
+ * One mutable static: error_context(), rank, step and what to print before the end.
  */
 #ifndef LLMC_COMMON_H
 #define LLMC_COMMON_H
@@ -76,16 +76,8 @@ static inline FILE* fopen_check(const char* path, const char* mode, const char* 
     if (!fp) { fail_at(1, file, line, "", "check the path and its permissions", "cannot open '%s' (mode %s): %s", path, mode, strerror(errno)); }
     return fp;
 }
-static inline void fread_check(void* ptr, size_t size, size_t count, FILE* fp, const char* path, const char* file, int line) {
-    size_t got = fread(ptr, size, count, fp);
-    if (got != count) {
-        fail_at(1, file, line, "", "the file is shorter than its header says: make or copy it again", "reading '%s': wanted %zu bytes, got %zu (%s)",
-                path, size * count, size * got, feof(fp) ? "end of file" : strerror(errno));
-    }
-}
 #define mallocCheck(bytes) malloc_check(bytes, __FILE__, __LINE__)
 #define fopenCheck(path, mode) fopen_check(path, mode, __FILE__, __LINE__)
-#define freadCheck(ptr, size, count, fp, path) fread_check(ptr, size, count, fp, path, __FILE__, __LINE__)
 
 // ----------------------------------------------------------------------------
 // small helpers

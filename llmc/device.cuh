@@ -6,7 +6,7 @@
  *   SHARED(type, name, n) / SHARED_DYN(type, name)       static / dynamic shared memory
  *   warp_sum, warp_max, block_sum, block_max             the house's only reductions: same order of additions on both devices
  *   load8 / store8                                       eight elements at once (16 or 32 bytes, aligned to 16)
- *   dev_expf, dev_tanhf, dev_logf                        the transcendental functions of kernels (CPU: inline polynomials)
+ *   dev_expf, dev_logf                                   the transcendental functions of kernels (CPU: inline polynomials)
  *
  * Rule R3: nothing here depends on the number of multiprocessors. No float atomics.
  */
@@ -149,11 +149,9 @@ static __device__ __forceinline__ void store8(bf16* address, const float in[8]) 
 
 #ifdef GPT_CPU_DEVICE
 #define dev_expf cpu_expf
-#define dev_tanhf cpu_tanhf
 #define dev_logf cpu_logf
 #else
 static __device__ __forceinline__ float dev_expf(float x) { return __expf(x); }
-static __device__ __forceinline__ float dev_tanhf(float x) { return tanhf(x); }
 static __device__ __forceinline__ float dev_logf(float x) { return logf(x); }
 #endif
 

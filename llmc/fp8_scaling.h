@@ -16,8 +16,8 @@
  *   I6  a slot that was never used has amax 0 and scale 1
  *   I7  evaluation changes no slot of the roles x, w, dy
  * R4: w scales are the maximum over ranks once an optimizer step; x and dy are local to rank and micro-step.
- * Saved with a checkpoint: amax, scale, descale, amax_step of every slot.
- * Memory: fp8_scaling_init allocates 28 bytes a slot on the device; owned by the struct.
+ * Saved with a checkpoint: amax, scale and amax_step of every slot; descale follows from scale.
+ * Memory: fp8_scaling_init allocates 32 bytes a slot on the device; owned by the struct.
  * Tests: dev/test/test_kernels_fp8.cu
  */
 #ifndef LLMC_FP8_SCALING_H
@@ -109,8 +109,9 @@ static inline void* fp8_scaling_copy_array(const void* device, size_t bytes) {
     cudaCheck(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost));
     return host;
 }
-// The caller has waited for the stream that the kernels run on.
+// Waits for the device: its streams do not wait for each other.
 static inline void fp8_scaling_copy(const Fp8Scaling* s, Fp8ScalingHost* h) {
+    cudaCheck(cudaDeviceSynchronize());
     h->amax = (unsigned*)fp8_scaling_copy_array(s->amax, s->count * sizeof(unsigned));
     h->amax_step = (unsigned*)fp8_scaling_copy_array(s->amax_step, s->count * sizeof(unsigned));
     h->scale = (float*)fp8_scaling_copy_array(s->scale, s->count * sizeof(float));

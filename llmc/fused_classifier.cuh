@@ -13,7 +13,7 @@
 #include "llmc/device.cuh"
 
 template <class T>
-static __global__ void fused_classifier_kernel1(T* logits, float* losses, const int* targets, float dloss, int V, int Vp, bool write_dlogits) {
+static __global__ void __launch_bounds__(1024) fused_classifier_kernel1(T* logits, float* losses, const int* targets, float dloss, int V, int Vp, bool write_dlogits) {
     T* row = logits + (size_t)blockIdx.x * Vp;
     const int first = threadIdx.x * 8, stride = blockDim.x * 8;
     float top[8], z[8];

@@ -1,7 +1,7 @@
 /* gpu.cuh - the Device: properties, stream, cuBLASLt handle, workspace, ledger of allocations; the checks before the first kernel
  *
- * One Device a process and GPU, passed explicitly. Every device buffer of the program is allocated by device_alloc, which books its bytes under a class
- * for the memory report. Owned by the Device until device_free.
+ * One Device a process and GPU, passed explicitly. Device buffers are allocated by device_alloc, which books their bytes under a class for the memory
+ * report (but for the few bytes a tensor of fp8_scaling.h); whoever allocates frees with cudaFree. device_free is in matmul.cuh, which knows the plans.
  * Start-up refusals, one message each: no GPU, driver too old, build without code for this GPU, no FP8 on this architecture.
  */
 #ifndef LLMC_GPU_CUH

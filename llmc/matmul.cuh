@@ -24,10 +24,12 @@ static const char* const dtype_names[] = {"f32", "bf16", "e4m3", "e5m2"};
 static inline cudaDataType_t dtype_cuda(DType d) {
     return d == DTYPE_F32 ? CUDA_R_32F : d == DTYPE_BF16 ? CUDA_R_16BF : d == DTYPE_E4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
 }
+static inline int dtype_bytes(DType d) { return d == DTYPE_F32 ? 4 : d == DTYPE_BF16 ? 2 : 1; }
 static inline bool dtype_is_fp8(DType d) { return d == DTYPE_E4M3 || d == DTYPE_E5M2; }
 template <class T> static inline DType dtype_of();
 template <> inline DType dtype_of<float>() { return DTYPE_F32; }
 template <> inline DType dtype_of<bf16>() { return DTYPE_BF16; }
+static inline DType dtype_of_fp8(Fp8Format format) { return format == FP8_E4M3 ? DTYPE_E4M3 : DTYPE_E5M2; }
 
 // ----------------------------------------------------------------------------
 // shapes and plans
@@ -122,6 +124,8 @@ static inline GemmPlan* gemm_plan_create(Device* dev, const GemmShape* s) {
     cublasCheck(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align, sizeof(align)));
     cublasCheck(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align, sizeof(align)));
     cublasCheck(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align, sizeof(align)));
+    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;  // partial sums of a split K meet in f32, never in the output's type
+    cublasCheck(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof(reductions)));
     int returned = 0;
     p->status = cublasLtMatmulAlgoGetHeuristic(dev->lt, p->desc, p->a, p->b, p->d, p->d, preference, 1, &p->heuristic, &returned);
     if (p->status == CUBLAS_STATUS_SUCCESS && returned == 0) { p->status = CUBLAS_STATUS_NOT_SUPPORTED; }
@@ -243,6 +247,13 @@ template <class T> static inline Operand operand_plain(const T* x, int rows, int
     return o;
 }
 
+// The largest power of two up to 256 that divides a distance in bytes: what pointers at multiples of it are aligned to.
+static inline int gemm_alignment(size_t bytes) {
+    int align = 256;
+    while (bytes % align) { align /= 2; }
+    return align;
+}
+
 typedef enum { PASS_FPROP, PASS_DGRAD, PASS_WGRAD, NUM_PASSES } Pass;
 static const char* const pass_names[NUM_PASSES] = {"gemm fprop", "gemm dgrad", "gemm wgrad"};
 
@@ -262,6 +273,7 @@ static inline GemmShape linear_shape(Pass pass, int N, int C, int OC, DType x, D
         s.accumulate = 1;
     }
     s.fast_accum = fast_accum && dtype_is_fp8((DType)s.a);
+    s.align = gemm_alignment((size_t)N * C * dtype_bytes((DType)s.a));  // activations of one layer follow those of another without a gap
     return s;
 }
 

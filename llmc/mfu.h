@@ -4,23 +4,24 @@
  * Speed of light (SOL): the time that the products alone need at the data-sheet peak of their own type, over the measured time:
  *     6 N_block at the rate of the linear layers' type + 6 V C (head) + 6 L C T (causal half of attention) at the BF16 rate; recomputation is not counted.
  * The table holds dense tensor-core peaks in TFLOP/s (BF16 and FP8 with f32 accumulation) and memory bandwidth in TB/s, from vendors' data sheets.
- * The first row whose text occurs in the device's name counts; an unknown device has no row and prints "n/a", never a made-up number.
+ * The first row whose text occurs in the device's name as whole words counts (laptop chips share names with larger ones and have none); an unknown device has no row and prints "n/a", never a made-up number.
  */
 #ifndef LLMC_MFU_H
 #define LLMC_MFU_H
 
+#include <ctype.h>
 #include <stddef.h>
 #include <string.h>
 
 typedef struct { const char* name; double bf16, fp8, bandwidth; } DevicePeak;  // fp8 0: the device has none
 
 static const DevicePeak device_peaks[] = {
-    {"H200", 989.4, 1978.9, 4.8},          {"GH200", 989.4, 1978.9, 4.0},       {"H800", 989.4, 1978.9, 3.35},
+    {"GH200", 989.4, 1978.9, 4.0},         {"H200 NVL", 835.0, 1671.0, 4.8},    {"H200", 989.4, 1978.9, 4.8},        {"H800", 989.4, 1978.9, 3.35},
     {"H100 PCIe", 756.0, 1513.0, 2.04},    {"H100 NVL", 835.0, 1671.0, 3.94},   {"H100", 989.4, 1978.9, 3.35},
     {"B300", 2250.0, 4500.0, 8.0},         {"GB200", 2250.0, 4500.0, 8.0},      {"B200", 2250.0, 4500.0, 8.0},
     {"A100-SXM4-80GB", 312.0, 0.0, 2.04},  {"A100", 312.0, 0.0, 1.56},          {"A800", 312.0, 0.0, 2.04},
-    {"L40S", 362.05, 733.0, 0.864},        {"L4", 121.0, 242.0, 0.3},
-    {"RTX 5090", 209.5, 419.0, 1.79},      {"RTX PRO 6000", 503.8, 1007.6, 1.79},
+    {"L40S", 362.05, 733.0, 0.864},        {"L40", 181.0, 362.0, 0.864},        {"L4", 121.0, 242.0, 0.3},
+    {"RTX 5090", 209.5, 419.0, 1.79},      {"RTX PRO 6000 Blackwell Max-Q", 438.9, 877.9, 1.79}, {"RTX PRO 6000", 503.8, 1007.6, 1.79},
     {"RTX 4090", 165.2, 330.3, 1.01},      {"RTX 4080 SUPER", 104.5, 209.0, 0.736}, {"RTX 4080", 97.5, 195.0, 0.717},
     {"RTX 4070 Ti SUPER", 88.2, 176.4, 0.672}, {"RTX 4070 Ti", 80.2, 160.4, 0.504}, {"RTX 4070 SUPER", 71.0, 142.0, 0.504},
     {"RTX 4070", 58.3, 116.6, 0.504},      {"RTX 4060 Ti", 44.1, 88.2, 0.288},  {"RTX 4060", 30.2, 60.4, 0.272},
@@ -30,8 +31,10 @@ static const DevicePeak device_peaks[] = {
 
 // The peaks of a device by its name, or NULL.
 static inline const DevicePeak* mfu_find_device(const char* device_name) {
+    if (strstr(device_name, "Laptop")) { return NULL; }
     for (size_t i = 0; i < sizeof(device_peaks) / sizeof(device_peaks[0]); i++) {
-        if (strstr(device_name, device_peaks[i].name)) { return &device_peaks[i]; }
+        const char* at = strstr(device_name, device_peaks[i].name);
+        if (at && (at == device_name || !isalnum((unsigned char)at[-1])) && !isalnum((unsigned char)at[strlen(device_peaks[i].name)])) { return &device_peaks[i]; }
     }
     return NULL;
 }

@@ -39,7 +39,7 @@ enum { OPT_INIT_CHOICES(OPTION_CHOICE_ID) };
     OPT(val_data,             "j",  STRING, "data/text/val.bin", 1, 4095, "data",        "validation token shards, a glob pattern (quote it)") \
     OPT(tokenizer,            "",   STRING, "",            0, 4095,       "data",        "tokenizer file; empty: tokenizer.bin beside the training data, else gpt2_tokenizer.bin") \
     OPT(data_order,           "",   ENUM,   OPT_ORDER_SEQUENCE, CHOICES(OPT_ORDER_CHOICES), 0, "data", "order of the training data; sequence: every T-token sequence once an epoch, permuted by (seed, epoch), whatever the batch size") \
-    OPT(overfit_single_batch, "a",  BOOL,   0,             0, 1,          "data",        "train on the first batch of the validation data again and again") \
+    OPT(overfit_single_batch, "a",  BOOL,   0,             0, 1,          "data",        "train on the first total-batch-tokens of the validation data again and again") \
     OPT(model,                "e",  STRING, "d12",         1, 4095,       "model",       "a checkpoint (.bin) or a descriptor: d6, d12, d24, d36, d48, d60, gpt3:c768 ...") \
     OPT(layers,               "",   INT,    0,             0, 1024,       "model",       "number of layers (L); 0: as the descriptor says") \
     OPT(heads,                "",   INT,    0,             0, 1024,       "model",       "number of attention heads (NH); 0: as the descriptor says") \
@@ -69,7 +69,7 @@ enum { OPT_INIT_CHOICES(OPTION_CHOICE_ID) };
     OPT(tf32,                 "f",  BOOL,   1,             0, 1,          "precision",   "allow TF32 tensor cores in float32") \
     OPT(fp8_stats_every,      "",   INT,    0,             0, 1000000000, "precision",   "print the float8 scaling statistics every so many steps; 0: never") \
     OPT(val_every,            "v",  INT,    20,            0, 1000000000, "evaluation",  "validate every so many steps; 0: only at the end") \
-    OPT(val_steps,            "m",  INT,    20,            -1, 1000000000, "evaluation", "batches per validation; -1: the whole set, 0: no validation") \
+    OPT(val_steps,            "m",  INT,    20,            -1, 1000000000, "evaluation", "batches per validation; -1: all full batches of the set, 0: no validation") \
     OPT(sample_every,         "s",  INT,    20,            0, 1000000000, "evaluation",  "print a sample every so many steps and at the end; 0: never") \
     OPT(sample_length,        "g",  INT,    64,            2, 1048576,    "evaluation",  "tokens of a sample, the start token included") \
     OPT(temperature,          "",   FLOAT,  1.0,           0, 100,        "evaluation",  "temperature of samples; 0: always the likeliest token") \
@@ -89,6 +89,18 @@ static inline void options_check(const Options* o) {
     if (o->total_batch_tokens != -1 && (o->total_batch_tokens == 0 || o->total_batch_tokens % micro_step != 0)) {
         fail_usage("choose a multiple, or leave --total-batch-tokens out for one micro-step", "--total-batch-tokens %lld is not a multiple of "
                    "--batch-size %d times --seq-len %d = %lld", (long long)o->total_batch_tokens, o->batch_size, o->seq_len, (long long)micro_step);
+    }
+    if (o->total_batch_tokens > 0 && o->total_batch_tokens / micro_step > 1000000) {
+        fail_usage("raise --batch-size or lower --total-batch-tokens", "--total-batch-tokens %lld is %lld micro-steps of %lld tokens; at most 1000000 are possible",
+                   (long long)o->total_batch_tokens, (long long)(o->total_batch_tokens / micro_step), (long long)micro_step);
+    }
+    if (o->layers && o->heads && o->channels && options_is_set(o, "model") && !strstr(o->model, ".bin")) {
+        fail_usage("give --model, or all three sizes", "--model %s says the sizes that --layers, --heads and --channels say as well", o->model);
+    }
+    if (!o->checkpoint_every && (o->checkpoint_keep || o->checkpoint_major_every)) { fprintf(stderr, "note: --checkpoint-keep and --checkpoint-major-every do nothing without --checkpoint-every\n"); }
+    if (!o->checkpoint_keep && o->checkpoint_major_every) { fprintf(stderr, "note: --checkpoint-major-every does nothing without --checkpoint-keep: all checkpoints are kept\n"); }
+    if (o->max_steps >= 0 && o->warmup_steps > o->max_steps) {
+        fprintf(stderr, "note: --warmup-steps %d is longer than --max-steps %d: the learning rate never reaches its peak\n", o->warmup_steps, o->max_steps);
     }
     if (o->checkpoint_every > 0 && !o->output_dir[0]) { fail_usage("name a folder with --output-dir", "--checkpoint-every %d needs --output-dir", o->checkpoint_every); }
     if (o->resume && !o->output_dir[0]) { fail_usage("name the folder of the run to continue with --output-dir", "--resume needs --output-dir"); }

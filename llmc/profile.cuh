@@ -1,7 +1,7 @@
 /* profile.cuh - what ran: a ring of the last launches for error messages, and device time by kernel class
  *
- * ProfileScope brackets one launch (or one library call). Always: its name goes into a ring of 32, printed when the program fails, and to stderr
- * when GPT_TRACE=launch. While the profiler is on: a pair of events around it; profile_print sums device milliseconds by class. The class of a
+ * ProfileScope brackets one launch (or one library call). Always: its name goes into a ring of 32. With GPT_TRACE=launch
+ * it is printed to stderr as well, and the ring once more when the program fails. While the profiler is on: a pair of events around it; profile_print sums device milliseconds by class. The class of a
  * kernel is its name up to "_kernel"; that of a library call is the name it was given.
  * Events measure the CPU device as well, which executes at once. Statics: one Profiler, in profiler().
  */

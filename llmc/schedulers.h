@@ -1,10 +1,10 @@
 /* schedulers.h - the learning rate of a step: cosine, linear, constant, wsd, with linear warmup
  *
  * What:      llm.c's four schedules. step is 0-based; w warmup steps, N steps in all, floor = peak * final_fraction.
- *            step < w: peak * (step + 1) / w (not for constant); else with r = (step - w) / (N - w):
+ *            step < w: peak * (step + 1) / w; else with r = (step - w) / (N - w):
  *              cosine    floor + (1 + cos(pi r)) / 2 * (peak - floor)                          [Loshchilov & Hutter 2017, eq. 5]
  *              linear    peak - r * (peak - floor)
- *              constant  peak (ignores the warmup, as llm.c does)
+ *              constant  peak (llm.c ignores the warmup here without a word; whoever asks for one gets it)
  *              wsd       peak for the first 80 % of the steps, then floor + (1 - sqrt(r')) * (peak - floor)   [Haegele et al. 2024]
  * Numerics:  float32 as in llm.c: its values to the last bit. r is kept in 0..1, so a step past N (or w = N) gives the floor.
  * Tests:     dev/test/test_rand.cu, golden table. */
@@ -35,8 +35,8 @@ static inline float learning_rate_progress(int step, int from, int to) {
 
 // The learning rate of 0-based step.
 static inline float learning_rate_get(const LearningRate* s, int step) {
-    if (s->schedule == SCHEDULE_CONSTANT) { return s->peak; }
     if (step < s->warmup_steps) { return s->peak * ((float)(step + 1) / (float)s->warmup_steps); }
+    if (s->schedule == SCHEDULE_CONSTANT) { return s->peak; }
     float floor_rate = s->peak * s->final_fraction;
     if (s->schedule == SCHEDULE_LINEAR) {
         return s->peak - learning_rate_progress(step, s->warmup_steps, s->num_steps) * (s->peak - floor_rate);
