@@ -30,7 +30,7 @@ WARN  := -Wall -Wextra -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror)
 HOST  := $(CXX) -x c++ -std=c++17 -march=$(CPU_ARCH) -ffp-contract=off -fno-math-errno -fno-trapping-math -fno-strict-aliasing -fopenmp $(WARN) -Illmc/cpu -I.
 CPU   := $(HOST) -O3 $(if $(HAVE_ONEDNN),-DGPT_WITH_ONEDNN)
 ASAN  := $(HOST) -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
-NVCC_WARN := -Xptxas -warn-spills -Xcompiler -Wall,-Wextra,-Wno-unknown-pragmas
+NVCC_WARN := -Xptxas -warn-spills -Xcompiler -fopenmp,-Wall,-Wextra,-Wno-unknown-pragmas
 GPU    = $(NEED_NVCC)$(NVCC) -O3 -std=c++17 -lineinfo $(NVCC_WARN) -I. $(call gencode,$(ARCH))
 FATBIN = $(NEED_NVCC)$(NVCC) -O3 -std=c++17 -lineinfo $(NVCC_WARN) -I. $(call gencode,$(KNOWN_ALL)) -Werror all-warnings
 NEED_NVCC = $(if $(NVCC),,$(error no nvcc found: install the CUDA toolkit (12.2 or newer), or say where it is (NVCC=/path/to/nvcc), or build for the CPU (make cpu)))

@@ -545,6 +545,11 @@ static void test_trainer_guards_the_output_folder(void) {
     CHECK(trainer(base(dir) + "-x 4 -n 4 --seed 7 -o " + dir + "/a", &out) == 1 && out.find("--resume") != std::string::npos, "%s", out.c_str());
     CHECK(read_file(dir + "/a/main.log") == log, "the log of the first run was touched");
     CHECK(trainer(base(dir) + "-x 4 -n 4 --dtype float32 -y 1 -o " + dir + "/a", &out) == 0 && out.find("nothing to train") != std::string::npos, "%s", out.c_str());
+    int fd = -1;
+    FileError error;
+    fileCheck(file_lock_folder((dir + "/a").c_str(), &fd, &error), &error);
+    CHECK(trainer(base(dir) + "-x 6 -n 2 -y 1 -o " + dir + "/a", &out) == 1 && out.find("another process") != std::string::npos, "%s", out.c_str());
+    close(fd);
     CHECK(trainer(base(dir) + "-x 6 -n 2 --dtype bfloat16 -y 1 -o " + dir + "/a", &out) == 0 && out.find("--dtype was float32, is bfloat16") != std::string::npos, "%s", out.c_str());
     remove_folder(dir);
 }

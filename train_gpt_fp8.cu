@@ -882,6 +882,7 @@ typedef struct {
     int step;                  // completed optimizer steps
     uint64_t position;         // sequences of the training order consumed so far
     int resumed_step;          // -1: fresh start
+    int folder_lock;           // descriptor that keeps other runs out of the output folder, -1: none
     int nonfinite_in_a_row;
     double ms_sum;             // of the timed steps of this process
     int ms_count;
@@ -1337,9 +1338,11 @@ static int trainer_main(int argc, char** argv) {
     options_print(o, stdout);
     if (dtype != OPT_DTYPE_FLOAT8 && o->fp8_stats_every) { fprintf(stderr, "note: --fp8-stats-every does nothing without --dtype float8\n"); }
     run->resumed_step = -1;
+    run->folder_lock = -1;
     if (o->output_dir[0]) {
         int removed = 0;
         fileCheck(file_make_folder(o->output_dir, &error), &error);
+        fileCheck(file_lock_folder(o->output_dir, &run->folder_lock, &error), &error);
         fileCheck(checkpoint_clean(o->output_dir, &removed, &error), &error);
         if (removed) { printf("removed %d temporary files of an interrupted run\n", removed); }
     }
@@ -1361,6 +1364,7 @@ static int trainer_main(int argc, char** argv) {
     dataloader_free(&run->train);
     dataloader_free(&run->val);
     device_free(&run->dev);
+    if (run->folder_lock >= 0) { close(run->folder_lock); }
     delete run;
     return 0;
 }

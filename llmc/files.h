@@ -11,6 +11,7 @@
 #define LLMC_FILES_H
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -135,6 +136,17 @@ static inline bool file_make_folder(const char* folder, FileError* error) {
     close(fd);
     unlink(path);
     return true;
+}
+
+// Takes the folder for this process until *fd is closed or the process ends, so that two runs cannot write into the same one. File systems without
+// locks are let pass: the lock guards against a mistake, not against an attack.
+static inline bool file_lock_folder(const char* folder, int* fd, FileError* error) {
+    *fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*fd < 0) { return file_error(error, errno, "check the path and its permissions", "cannot open the folder '%s': %s", folder, strerror(errno)); }
+    if (flock(*fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) { return true; }
+    close(*fd);
+    *fd = -1;
+    return file_error(error, EWOULDBLOCK, "wait for it, or choose another output folder", "another process is running in the folder '%s'", folder);
 }
 
 // ----------------------------------------------------------------------------
