@@ -4,7 +4,8 @@
  * Speed of light (SOL): the time that the products alone need at the data-sheet peak of their own type, over the measured time:
  *     6 N_block at the rate of the linear layers' type + 6 V C (head) + 6 L C T (causal half of attention) at the BF16 rate; recomputation is not counted.
  * The table holds dense tensor-core peaks in TFLOP/s (BF16 and FP8 with f32 accumulation) and memory bandwidth in TB/s, from vendors' data sheets.
- * The first row whose text occurs in the device's name as whole words counts (laptop chips share names with larger ones and have none); an unknown device has no row and prints "n/a", never a made-up number.
+ * The first row whose text occurs in the device's name as whole words counts (laptop chips share names with
+ * larger ones and have none); an unknown device has no row and prints "n/a", never a made-up number.
  */
 #ifndef LLMC_MFU_H
 #define LLMC_MFU_H
