@@ -437,15 +437,6 @@ static void make_data(std::string* dir) {
     for (int i = 0; i < 256; i++) { unsigned char entry[2] = {1, (unsigned char)i}; fwrite(entry, 1, 2, f); }
     fclose(f);
 }
-static std::string read_file(const std::string& path) {
-    FILE* f = fopenCheck(path.c_str(), "rb");
-    std::string s;
-    char buffer[65536];
-    size_t n;
-    while ((n = fread(buffer, 1, sizeof(buffer), f)) > 0) { s.append(buffer, n); }
-    fclose(f);
-    return s;
-}
 static void remove_folder(const std::string& dir) { if (system(("rm -rf " + dir).c_str()) != 0) { exit(1); } }
 static std::string base(const std::string& dir) {
     return "-i " + dir + "/train.bin -j " + dir + "/val.bin --layers 2 --channels 64 --heads 4 -b 2 -t 32 -d 128 -l 3e-3 -u 2 -v 4 -m 2 -s 0 ";
@@ -475,7 +466,7 @@ static void check_resume(const char* dtype, const char* more) {
     for (const char* f : {"DONE_00000008", "model_00000008.bin", "state_00000008_00000.bin"}) { unlink((dir + "/b/" + f).c_str()); }
     CHECK(trainer(args + "-y 1 -o " + dir + "/b", &second) == 0, "%s", second.c_str());
     CHECK(second.find("resuming from step 4") != std::string::npos, "%s", second.c_str());
-    CHECK(read_file(dir + "/a/model_00000008.bin") == read_file(dir + "/b/model_00000008.bin"), "%s: the model differs after a resume\n%s\n%s", dtype, whole.c_str(), second.c_str());
+    CHECK(test_read_file(dir + "/a/model_00000008.bin") == test_read_file(dir + "/b/model_00000008.bin"), "%s: the model differs after a resume\n%s\n%s", dtype, whole.c_str(), second.c_str());
     // the state's text records the command line, which differs by folder: compare section payloads
     StateReader ra, rb;
     FileError error;
@@ -503,8 +494,8 @@ static void test_trainer_repeats_bit_for_bit(void) {
     CHECK(trainer(base(dir) + "-x 5 -n 5 -s 5 -g 40 -o " + dir + "/b", &b) == 0, "%s", b.c_str());
     CHECK(numbers_of(a) == numbers_of(b) && !numbers_of(a).empty(), "%s\n--\n%s", a.c_str(), b.c_str());
     CHECK(a.substr(a.find("generating:"), 60) == b.substr(b.find("generating:"), 60), "samples differ");
-    CHECK(read_file(dir + "/a/model_00000005.bin") == read_file(dir + "/b/model_00000005.bin"), "models differ");
-    CHECK(read_file(dir + "/a/main.log") == read_file(dir + "/b/main.log"), "logs differ");
+    CHECK(test_read_file(dir + "/a/model_00000005.bin") == test_read_file(dir + "/b/model_00000005.bin"), "models differ");
+    CHECK(test_read_file(dir + "/a/main.log") == test_read_file(dir + "/b/main.log"), "logs differ");
     remove_folder(dir);
 }
 
@@ -541,9 +532,9 @@ static void test_trainer_guards_the_output_folder(void) {
     std::string dir, out;
     make_data(&dir);
     CHECK(trainer(base(dir) + "-x 4 -n 4 --dtype float32 -o " + dir + "/a", &out) == 0, "%s", out.c_str());
-    std::string log = read_file(dir + "/a/main.log");
+    std::string log = test_read_file(dir + "/a/main.log");
     CHECK(trainer(base(dir) + "-x 4 -n 4 --seed 7 -o " + dir + "/a", &out) == 1 && out.find("--resume") != std::string::npos, "%s", out.c_str());
-    CHECK(read_file(dir + "/a/main.log") == log, "the log of the first run was touched");
+    CHECK(test_read_file(dir + "/a/main.log") == log, "the log of the first run was touched");
     CHECK(trainer(base(dir) + "-x 4 -n 4 --dtype float32 -y 1 -o " + dir + "/a", &out) == 0 && out.find("nothing to train") != std::string::npos, "%s", out.c_str());
     int fd = -1;
     FileError error;
@@ -562,7 +553,7 @@ static void test_trainer_masters_are_not_rounded(void) {
     std::string sizes = "-i " + dir + "/train.bin -j " + dir + "/val.bin -b 2 -t 32 -v 0 -m 0 -s 0 -l 0 ";
     CHECK(trainer(sizes + "-x 1 -n 1 --dtype bfloat16 -w 1 -e " + dir + "/a/model_00000002.bin -o " + dir + "/b", &out) == 0, "%s", out.c_str());
     CHECK(trainer(sizes + "-x 2 -n 1 --dtype float32 -y 1 -o " + dir + "/b", &out) == 0, "%s", out.c_str());
-    CHECK(read_file(dir + "/a/model_00000002.bin") == read_file(dir + "/b/model_00000002.bin"), "float32 -> masters of bfloat16 -> float32 changed the weights");
+    CHECK(test_read_file(dir + "/a/model_00000002.bin") == test_read_file(dir + "/b/model_00000002.bin"), "float32 -> masters of bfloat16 -> float32 changed the weights");
     remove_folder(dir);
 }
 

@@ -50,6 +50,32 @@ static inline double test_rng_normal(TestRng* r) {
     return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
 }
 
+// A whole file, "(missing)" if it cannot be opened; writing it; a shell command's output (stderr too) and exit code.
+static inline std::string test_read_file(const std::string& path) {
+    FILE* f = fopen(path.c_str(), "rb");
+    if (!f) { return "(missing)"; }
+    std::string s;
+    char buffer[65536];
+    for (size_t n; (n = fread(buffer, 1, sizeof(buffer), f)) > 0;) { s.append(buffer, n); }
+    fclose(f);
+    return s;
+}
+static inline void test_write_file(const std::string& path, const std::string& content) {
+    FILE* f = fopen(path.c_str(), "wb");
+    CHECK(f && fwrite(content.data(), 1, content.size(), f) == content.size(), "%s", path.c_str());
+    fclose(f);
+}
+static inline std::string test_shell(const std::string& command, int* code) {
+    std::string out;
+    char buffer[4096];
+    FILE* pipe = popen((command + " 2>&1").c_str(), "r");
+    CHECK(pipe, "popen failed");
+    while (size_t n = fread(buffer, 1, sizeof(buffer), pipe)) { out.append(buffer, n); }
+    int status = pclose(pipe);
+    *code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return out;
+}
+
 // Runs fn(arg) in a child; returns its exit code (128 + signal if it was killed); *output gets stdout and stderr.
 static inline int test_child(void (*fn)(void*), void* arg, std::string* output) {
     int fds[2];

@@ -20,20 +20,6 @@ static std::string scratch(const char* name) {
     mkdir(path.c_str(), 0700);
     return path;
 }
-static std::string read_file(const std::string& path) {
-    FILE* fp = fopen(path.c_str(), "rb");
-    std::string s;
-    if (!fp) { return "(missing)"; }
-    char buffer[4096];
-    for (size_t n; (n = fread(buffer, 1, sizeof(buffer), fp)) > 0;) { s.append(buffer, n); }
-    fclose(fp);
-    return s;
-}
-static void write_file(const std::string& path, const std::string& content) {
-    FILE* fp = fopen(path.c_str(), "wb");
-    CHECK(fp && fwrite(content.data(), 1, content.size(), fp) == content.size(), "%s", path.c_str());
-    fclose(fp);
-}
 // Names in a folder, sorted, blanks between.
 static std::string names(const std::string& folder) {
     std::vector<std::string> all;
@@ -130,7 +116,7 @@ static void test_checkpoint_names_are_llmc(void) {
     std::string folder = scratch("names");
     must_write(folder, 20, 2);
     CHECK(names(folder) == "DONE_00000020 model_00000020.bin state_00000020_00000.bin state_00000020_00001.bin", "%s", names(folder).c_str());
-    CHECK(read_file(folder + "/DONE_00000020").empty(), "DONE is empty");
+    CHECK(test_read_file(folder + "/DONE_00000020").empty(), "DONE is empty");
     const struct { const char* name; CheckpointKind kind; int step, rank; } cases[] = {
         {"model_00000020.bin", CHECKPOINT_MODEL, 20, 0}, {"state_00000020_00007.bin", CHECKPOINT_STATE, 20, 7}, {"DONE_00000020", CHECKPOINT_DONE, 20, 0},
         {"DONE_123456789", CHECKPOINT_DONE, 123456789, 0}, {"DONE_2147483647", CHECKPOINT_DONE, INT32_MAX, 0},
@@ -157,7 +143,7 @@ static void test_find_latest_takes_the_highest_good_one(void) {
     CHECK(found.step == -1 && found.skipped.empty(), "a folder that does not exist");
     CHECK(latest(folder) == -1, "empty");
     for (int step : {100, 90, 1000, 20}) { must_write(folder, step, 2); }
-    write_file(folder + "/DONE_2000000", "");  // seven digits: not ours
+    test_write_file(folder + "/DONE_2000000", "");  // seven digits: not ours
     CHECK(latest(folder, &skipped) == 1000 && skipped.empty(), "%s", skipped.c_str());
 
     const std::string model = folder + "/model_00001000.bin", state0 = folder + "/state_00001000_00000.bin", state1 = folder + "/state_00001000_00001.bin";
@@ -173,7 +159,7 @@ static void test_find_latest_takes_the_highest_good_one(void) {
         HAS(skipped.c_str(), d.says);
     }
     must_write(folder, 1000, 2);
-    write_file(state1, read_file(folder + "/state_00000100_00001.bin"));  // a state of another step under this name
+    test_write_file(state1, test_read_file(folder + "/state_00000100_00001.bin"));  // a state of another step under this name
     CHECK(latest(folder, &skipped) == 100, "foreign state");
     HAS(skipped.c_str(), "was written by rank 1 at step 100");
     for (int step : {20, 90, 100}) { unlink((folder + "/DONE_00000" + (step < 100 ? "0" : "") + std::to_string(step)).c_str()); }
@@ -192,10 +178,10 @@ static void test_find_latest_accepts_states_of_llmc(void) {
         memcpy(&state[0], head, sizeof(head));
         char path[FILE_PATH_MAX];
         checkpoint_state_path(path, folder.c_str(), 30, rank);
-        write_file(path, state);
+        test_write_file(path, state);
     }
-    write_file(folder + "/model_00000030.bin", read_file(folder + "/model_00000010.bin"));
-    write_file(folder + "/DONE_00000030", "");
+    test_write_file(folder + "/model_00000030.bin", test_read_file(folder + "/model_00000010.bin"));
+    test_write_file(folder + "/DONE_00000030", "");
     CheckpointFound found;
     FileError error;
     OK(checkpoint_find_latest(folder.c_str(), count_gpt2, &found, &error));
@@ -224,7 +210,7 @@ static void test_delete_removes_all_files_of_the_step(void) {
     std::vector<CheckpointEntry> list;
     must_write(folder, 10, 1);
     must_write(folder, 20, 3);
-    write_file(folder + "/notes_00000020.txt", "mine");
+    test_write_file(folder + "/notes_00000020.txt", "mine");
     OK(checkpoint_list(folder.c_str(), &list, &error));
     CHECK(list.size() == 2 && list[0].step == 20 && list[0].state_ranks.size() == 3, "list");
     OK(checkpoint_delete(folder.c_str(), list[0], &error));
@@ -278,7 +264,7 @@ static void test_prune_never_lets_a_broken_one_push_a_good_one_out(void) {
 static void test_prune_leaves_other_runs_and_strangers_alone(void) {
     std::string folder = scratch("prune3");
     for (int step : {1000, 10, 20}) { must_write(folder, step, 1); }     // 1000: an earlier, longer run in the same folder
-    write_file(folder + "/model_00000005.bin", "someone's model");       // without DONE and state: not ours to remove
+    test_write_file(folder + "/model_00000005.bin", "someone's model");       // without DONE and state: not ours to remove
     must_write(folder, 8, 1);
     unlink((folder + "/DONE_00000008").c_str());                         // an interrupted removal
     CHECK(prune(folder, 20, 1, 0) == "10 8", "removed");
@@ -293,7 +279,7 @@ static void test_clean_removes_temporaries_only(void) {
     must_write(folder, 10, 1);
     for (const char* name : {"model_00000020.bin.tmp", "state_00000020_00003.bin.tmp", "DONE_00000020.tmp", "main.log.tmp", "writable.77.tmp",
                              "mine.tmp", "main.log"}) {
-        write_file(folder + "/" + name, "x");
+        test_write_file(folder + "/" + name, "x");
     }
     OK(checkpoint_clean(folder.c_str(), &removed, &error));
     CHECK(removed == 5, "%d removed", removed);
@@ -400,15 +386,15 @@ static void test_logger_writes_llmc_lines(void) {
     std::string folder = scratch("log"), path = folder + "/main.log";
     Logger log;
     FileError error;
-    write_file(path, "old\n");
+    test_write_file(path, "old\n");
     OK(logger_init(&log, folder.c_str(), -1, &error));
-    CHECK(read_file(path).empty(), "a fresh start empties it");
+    CHECK(test_read_file(path).empty(), "a fresh start empties it");
     log_from(&log, 0);
-    CHECK(read_file(path) == FULL_LOG, "%s", read_file(path).c_str());
+    CHECK(test_read_file(path) == FULL_LOG, "%s", test_read_file(path).c_str());
     Logger off;
     OK(logger_init(&off, NULL, -1, &error));
     log_from(&off, 0);
-    CHECK(read_file(path) == FULL_LOG && names(folder) == "main.log", "an inactive logger wrote");
+    CHECK(test_read_file(path) == FULL_LOG && names(folder) == "main.log", "an inactive logger wrote");
 }
 
 static void test_logger_resume_gives_the_log_of_an_uninterrupted_run(void) {
@@ -419,10 +405,10 @@ static void test_logger_resume_gives_the_log_of_an_uninterrupted_run(void) {
         for (int step : {0, 2}) {
             size_t past = step == 0 ? 0 : full.find("s:2 trl");
             if (n < past) { continue; }  // a checkpoint of step 2 implies that its past was logged
-            write_file(path, full.substr(0, n));
+            test_write_file(path, full.substr(0, n));
             OK(logger_init(&log, folder.c_str(), step, &error));
             log_from(&log, step);
-            CHECK(read_file(path) == full, "cut at %zu, resumed at %d: %s", n, step, read_file(path).c_str());
+            CHECK(test_read_file(path) == full, "cut at %zu, resumed at %d: %s", n, step, test_read_file(path).c_str());
         }
     }
     CHECK(names(folder) == "main.log", "%s", names(folder).c_str());
@@ -432,26 +418,26 @@ static void test_logger_resume_keeps_strangers_and_differences(void) {
     std::string folder = scratch("log"), path = folder + "/main.log";
     Logger log;
     FileError error;
-    write_file(path, "# my note\ns:2 tel:1.0000\ns:2 trl:1.0000 lr:0.000100 norm:1.00\ns:10 tel:2.0000\ns:2 strange\n");
+    test_write_file(path, "# my note\ns:2 tel:1.0000\ns:2 trl:1.0000 lr:0.000100 norm:1.00\ns:10 tel:2.0000\ns:2 strange\n");
     OK(logger_init(&log, folder.c_str(), 2, &error));
     logger_log_val(&log, 2, 1.5f);  // evaluated with other settings: both values are true
-    CHECK(read_file(path) == "# my note\ns:2 tel:1.0000\ns:2 strange\ns:2 tel:1.5000\n", "%s", read_file(path).c_str());
+    CHECK(test_read_file(path) == "# my note\ns:2 tel:1.0000\ns:2 strange\ns:2 tel:1.5000\n", "%s", test_read_file(path).c_str());
     unlink(path.c_str());
     OK(logger_init(&log, folder.c_str(), 2, &error));  // nothing to cut
     logger_log_val(&log, 2, 1.5f);
-    CHECK(read_file(path) == "s:2 tel:1.5000\n", "%s", read_file(path).c_str());
+    CHECK(test_read_file(path) == "s:2 tel:1.5000\n", "%s", test_read_file(path).c_str());
     FileError full;
-    write_file(path, "s:2 tel:1.0000\ns:5 tel:1.0000\n");
+    test_write_file(path, "s:2 tel:1.0000\ns:5 tel:1.0000\n");
     for (int n = 0;; n++) {  // cutting is atomic
         file_faults()->countdown = n;
         file_faults()->code = ENOSPC;
         bool ok = logger_init(&log, folder.c_str(), 2, &full), done = file_faults()->countdown >= 0;
         file_faults()->countdown = -1;
-        std::string now = read_file(path);
+        std::string now = test_read_file(path);
         CHECK(now == "s:2 tel:1.0000\ns:5 tel:1.0000\n" || now == "s:2 tel:1.0000\n", "fault %d: %s", n, now.c_str());
         if (ok) { CHECK(done, "fault %d was overlooked", n); break; }
         HAS(full.message, folder.c_str());
-        write_file(path, "s:2 tel:1.0000\ns:5 tel:1.0000\n");
+        test_write_file(path, "s:2 tel:1.0000\ns:5 tel:1.0000\n");
     }
 }
 
@@ -470,7 +456,7 @@ static void test_logger_that_cannot_write_warns_once(void) {
     size_t first = output.find("WARNING: cannot write to");
     CHECK(code == 0 && first != std::string::npos && output.find("WARNING", first + 1) == std::string::npos, "exit %d: %s", code, output.c_str());
     HAS(output.c_str(), "No space left on device");
-    CHECK(read_file(folder + "/main.log") == "s:3 tel:1.0000\n", "later lines are written again");
+    CHECK(test_read_file(folder + "/main.log") == "s:3 tel:1.0000\n", "later lines are written again");
 }
 
 int main(int argc, char** argv) {

@@ -730,20 +730,10 @@ static void test_cpu_bad_kernels_name_block_threads_and_places(void) {
     }
     CHECK(false, "no such kernel");
 }
-static std::string shell(const std::string& command, int* code) {
-    std::string out;
-    char buffer[4096];
-    FILE* pipe = popen((command + " 2>&1").c_str(), "r");
-    CHECK(pipe, "popen failed");
-    while (size_t n = fread(buffer, 1, sizeof(buffer), pipe)) { out.append(buffer, n); }
-    int status = pclose(pipe);
-    *code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    return out;
-}
 static void test_cpu_bad_kernels_are_caught_by_sanitizers(void) {
     const char* cxx = getenv("CXX") ? getenv("CXX") : "g++";
     int code;
-    shell(std::string("command -v ") + cxx, &code);
+    test_shell(std::string("command -v ") + cxx, &code);
     if (code) { SKIP("no C++ compiler (%s) to build with sanitizers", cxx); }
     std::string source = __FILE__, root = ".", program;
     size_t slash = source.rfind("dev/test/");
@@ -751,13 +741,13 @@ static void test_cpu_bad_kernels_are_caught_by_sanitizers(void) {
     char folder[] = "/tmp/test_cpu_device_XXXXXX";
     CHECK(mkdtemp(folder), "mkdtemp failed");
     program = std::string(folder) + "/bad_kernels";
-    std::string out = shell("cd " + root + " && " + cxx + " -x c++ -std=c++17 -g -O1 -ffp-contract=off -fno-strict-aliasing -fsanitize=address,undefined -fno-sanitize-recover=undefined"
+    std::string out = test_shell("cd " + root + " && " + cxx + " -x c++ -std=c++17 -g -O1 -ffp-contract=off -fno-strict-aliasing -fsanitize=address,undefined -fno-sanitize-recover=undefined"
                             " -Illmc/cpu -I. -DBAD_KERNELS_MAIN dev/test/bad_kernels.cu -o " + program, &code);
     if (code && out.find("asan") != std::string::npos) { SKIP("the sanitizers' libraries are not installed"); }
     CHECK(code == 0, "%s", out.c_str());
     for (const BadKernel& bad : bad_kernels) {
         if (!bad.sanitizer) { continue; }
-        out = shell(program + " " + bad.name, &code);
+        out = test_shell(program + " " + bad.name, &code);
         CHECK(code != 0 && out.find(bad.check) != std::string::npos, "%s: exit %d without '%s' in: %s", bad.name, code, bad.check, out.c_str());
     }
     unlink(program.c_str());
@@ -787,7 +777,7 @@ static void test_cpu_readme_is_complete(void) {
 static void test_cpu_forbidden_names_do_not_compile(void) {
     const char* cxx = getenv("CXX") ? getenv("CXX") : "g++";
     int code;
-    shell(std::string("command -v ") + cxx, &code);
+    test_shell(std::string("command -v ") + cxx, &code);
     if (code) { SKIP("no C++ compiler (%s)", cxx); }
     std::string source = __FILE__, root = ".";
     size_t slash = source.rfind("dev/test/");
@@ -800,7 +790,7 @@ static void test_cpu_forbidden_names_do_not_compile(void) {
                               {"__global__ void f(float* p) { *p = 1; } void g(int* p) { launch<f>(1, 1, 0, 0, p); }", "convert"},
                               {"__global__ void f(float* p, int n) { *p = (float)n; } void g(float* p) { launch<f>(1, 1, 0, 0, p); }", "arguments"}};
     for (auto& c : cases) {
-        std::string out = shell("cd " + root + " && printf '%s\\n' '#include \"llmc/device.cuh\"' '" + c[0] + "' | " + cxx + " -x c++ -std=c++17 -fsyntax-only -Illmc/cpu -I. -", &code);
+        std::string out = test_shell("cd " + root + " && printf '%s\\n' '#include \"llmc/device.cuh\"' '" + c[0] + "' | " + cxx + " -x c++ -std=c++17 -fsyntax-only -Illmc/cpu -I. -", &code);
         CHECK(c[1] ? code != 0 && out.find(c[1]) != std::string::npos : code == 0, "'%s': exit %d, %s", c[0], code, out.substr(0, 2000).c_str());
     }
 }

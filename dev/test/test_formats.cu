@@ -24,20 +24,6 @@ static std::string scratch(const char* name) {
     }
     return folder + "/" + name;
 }
-static std::string read_file(const std::string& path) {
-    FILE* fp = fopen(path.c_str(), "rb");
-    std::string s;
-    if (!fp) { return "(missing)"; }
-    char buffer[65536];
-    for (size_t n; (n = fread(buffer, 1, sizeof(buffer), fp)) > 0;) { s.append(buffer, n); }
-    fclose(fp);
-    return s;
-}
-static void write_file(const std::string& path, const std::string& content) {
-    FILE* fp = fopen(path.c_str(), "wb");
-    CHECK(fp && fwrite(content.data(), 1, content.size(), fp) == content.size(), "%s", path.c_str());
-    fclose(fp);
-}
 static bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 #define HAS(text, word) CHECK(strstr(text, word), "'%s' is not in: %s", word, text)
 #define OK(call) CHECK(call, "%s (%s)", error.message, error.hint)
@@ -141,7 +127,7 @@ static void test_atomic_file_holds_what_was_written(void) {
     expected.replace(5, 5, "patch");
     CHECK(!exists(path), "the file must not appear before commit");
     OK(atomic_file_commit(&f, &error));
-    CHECK(read_file(path) == expected, "content");
+    CHECK(test_read_file(path) == expected, "content");
     CHECK(!exists(path + ".tmp"), "temporary left");
 }
 
@@ -149,11 +135,11 @@ static void test_atomic_file_abort_keeps_the_old_file(void) {
     std::string path = scratch("b.bin");
     AtomicFile f;
     FileError error;
-    write_file(path, "old");
+    test_write_file(path, "old");
     OK(atomic_file_open(&f, path.c_str(), 0, &error));
     OK(atomic_file_write(&f, "new content", 11, &error));
     atomic_file_abort(&f);
-    CHECK(read_file(path) == "old", "content");
+    CHECK(test_read_file(path) == "old", "content");
     CHECK(!exists(path + ".tmp"), "temporary left");
 }
 
@@ -166,7 +152,7 @@ static void test_atomic_file_survives_every_fault(void) {
         for (; !done; n++) {
             AtomicFile f;
             FileError error;
-            write_file(path, "old");
+            test_write_file(path, "old");
             file_faults()->countdown = n;
             file_faults()->code = code;
             bool ok = atomic_file_open(&f, path.c_str(), big.size() + 2, &error);
@@ -177,7 +163,7 @@ static void test_atomic_file_survives_every_fault(void) {
             done = file_faults()->countdown >= 0;
             file_faults()->countdown = -1;
             CHECK(ok == done, "fault %d: ok %d, done %d", n, ok, done);
-            std::string found = read_file(path);
+            std::string found = test_read_file(path);
             CHECK(found == "old" || found == "AB" + big, "fault %d left a broken file of %zu bytes", n, found.size());
             CHECK(!ok || found.size() == big.size() + 2, "success without the file");
             CHECK(!exists(path + ".tmp"), "fault %d left a temporary", n);
@@ -198,13 +184,13 @@ static void test_atomic_file_refuses_what_does_not_fit(void) {
     std::string path = scratch("d.bin");
     AtomicFile f;
     FileError error;
-    write_file(path, "old");
+    test_write_file(path, "old");
     CHECK(!atomic_file_open(&f, path.c_str(), 1ull << 60, &error), "an exabyte fits?");
     HAS(error.message, "1152921504606846976 bytes wanted");
     HAS(error.message, "bytes free there");
     HAS(error.hint, "free space");
     CHECK(!atomic_file_commit(&f, &error), "a failed file must not commit");
-    CHECK(read_file(path) == "old" && !exists(path + ".tmp"), "the old file");
+    CHECK(test_read_file(path) == "old" && !exists(path + ".tmp"), "the old file");
     CHECK(!atomic_file_open(&f, scratch("no/such/folder/x").c_str(), 0, &error), "open");
     HAS(error.message, "No such file or directory");
     CHECK(!atomic_file_open(&f, std::string(2000, 'x').c_str(), 0, &error), "long name");
@@ -223,14 +209,14 @@ static void test_atomic_file_on_a_full_disk(void) {
         SKIP("mounting a small file system is not allowed here: %s", strerror(errno));
     }
     std::string path = folder + "/x.bin";
-    write_file(path, "old");
+    test_write_file(path, "old");
     OK(atomic_file_open(&f, path.c_str(), 0, &error));  // size not told, so the write is what fails
     bool ok = true;
     for (int i = 0; i < 4; i++) { ok = ok && atomic_file_write(&f, data.data(), data.size(), &error); }
     ok = ok && atomic_file_commit(&f, &error);
     CHECK(!ok, "2 MiB in a disk of 1 MiB");
     HAS(error.message, "No space left on device");
-    CHECK(read_file(path) == "old" && !exists(path + ".tmp"), "the old file");
+    CHECK(test_read_file(path) == "old" && !exists(path + ".tmp"), "the old file");
     umount(folder.c_str());
 }
 
@@ -256,7 +242,7 @@ static void test_make_folder_with_parents(void) {
     OK(file_make_folder(folder.c_str(), &error));  // again: fine
     OK(file_make_folder((folder + "/").c_str(), &error));
     CHECK(exists(folder), "%s", folder.c_str());
-    write_file(folder + "/file", "x");
+    test_write_file(folder + "/file", "x");
     CHECK(!file_make_folder((folder + "/file").c_str(), &error), "a file is in the way");
     HAS(error.message, "not a folder");
     CHECK(!file_make_folder((folder + "/file/below").c_str(), &error), "a file is in the way");
@@ -287,14 +273,14 @@ static std::string write_tiny_model(const char* name, uint32_t dtype) {
     OK(model_file_write_begin(&f, path.c_str(), &TINY, dtype, n, &error));
     for (size_t at = 0; at < payload.size(); at += 100) { OK(atomic_file_write(&f, &payload[at], std::min<size_t>(100, payload.size() - at), &error)); }
     OK(model_file_write_commit(&f, &bytes, &digest, &error));
-    std::string content = read_file(path);
+    std::string content = test_read_file(path);
     CHECK(bytes == content.size() && digest == xxh64(content.data(), content.size(), 0), "%llu bytes", (unsigned long long)bytes);
     return path;
 }
 
 static void test_model_file_is_llmc_byte_for_byte(void) {
     for (uint32_t dtype : {(uint32_t)FILE_F32, (uint32_t)FILE_BF16}) {
-        std::string content = read_file(write_tiny_model("m.bin", dtype)), expected(1024, '\0');
+        std::string content = test_read_file(write_tiny_model("m.bin", dtype)), expected(1024, '\0');
         const int32_t head[8] = {20240326, dtype == FILE_F32 ? 3 : 5, 8, 10, 2, 2, 4, 16};  // LLMC_COMPAT 2.1: magic, version, maxT, V, L, NH, C, Vp
         memcpy(&expected[0], head, sizeof(head));
         size_t n = 16 * 4 + 8 * 4 + 2 * (12 * 16 + 13 * 4) + 2 * 4;
@@ -304,7 +290,7 @@ static void test_model_file_is_llmc_byte_for_byte(void) {
 }
 
 static void test_model_file_reads_back_in_pieces(void) {
-    std::string path = write_tiny_model("m.bin", FILE_BF16), content = read_file(path);
+    std::string path = write_tiny_model("m.bin", FILE_BF16), content = test_read_file(path);
     ModelFile m;
     FileError error;
     OK(model_file_open(&m, path.c_str(), count_gpt2, &error));
@@ -328,14 +314,14 @@ static void refuse_model(const std::string& content, const char* word) {
     uint32_t dtype;
     uint64_t n;
     FileError error;
-    write_file(path, content);
+    test_write_file(path, content);
     CHECK(!model_file_read_header(path.c_str(), count_gpt2, &header, &dtype, &n, &error), "accepted, though: %s", word);
     HAS(error.message, path.c_str());
     HAS(error.message, word);
     CHECK(error.hint[0], "no hint");
 }
 static void test_model_file_refuses_by_name(void) {
-    std::string good = read_file(write_tiny_model("m.bin", FILE_F32));
+    std::string good = test_read_file(write_tiny_model("m.bin", FILE_F32));
     const struct { int word; int32_t value; const char* says; } cases[] = {
         {0, 20240520, "a token shard"}, {0, 20240527, "an optimizer state written by llm.c"}, {0, 0x38504647, "a state file of this program"},
             {0, 1, "a file of unknown kind"},
@@ -373,7 +359,7 @@ static void test_model_file_sizes_of_gpt2(void) {
     for (auto& c : cases) {
         std::string path = scratch("sparse.bin");
         int32_t head[8] = {20240326, c.version, c.h.max_seq_len, c.h.vocab_size, c.h.num_layers, c.h.num_heads, c.h.channels, c.h.padded_vocab_size};
-        write_file(path, std::string((char*)head, sizeof(head)));
+        test_write_file(path, std::string((char*)head, sizeof(head)));
         if (truncate(path.c_str(), (off_t)c.bytes) != 0) { SKIP("no sparse file of %llu bytes here: %s", (unsigned long long)c.bytes, strerror(errno)); }
         ModelFile m;
         FileError error;
@@ -415,7 +401,7 @@ static void test_state_round_trip(void) {
     const size_t pieces[3] = {4000, 1, 333};
     for (int i = 0; i < 3; i++) {
         OK(write_state(path, pieces[i], &error));
-        content[i] = read_file(path);
+        content[i] = test_read_file(path);
         CHECK(content[i] == content[0], "the file depends on the size of the pieces");
     }
     StateReader r;
@@ -443,7 +429,7 @@ static void test_state_layout_is_as_documented(void) {
     std::string path = scratch("state.bin");
     FileError error;
     OK(write_state(path, 4000, &error));
-    std::string s = read_file(path);
+    std::string s = test_read_file(path);
     auto u32 = [&](size_t at) { uint32_t x; memcpy(&x, &s.at(at), 4); return x; };
     auto u64 = [&](size_t at) { uint64_t x; memcpy(&x, &s.at(at), 8); return x; };
     CHECK(!memcmp(s.data(), "GFP8", 4) && u32(4) == 1 && u32(8) == 0x01020304 && u32(12) == 128 && u64(16) == 77 && u32(24) == 1 && u32(28) == 3,
@@ -472,7 +458,7 @@ static void test_state_corrupt_byte_is_found_anywhere(void) {
     std::string path = scratch("state.bin");
     FileError error;
     OK(write_state(path, 4000, &error));
-    const std::string good = read_file(path);
+    const std::string good = test_read_file(path);
     uint64_t table;
     memcpy(&table, &good[40], 8);
     int fd = open(path.c_str(), O_WRONLY);
@@ -500,7 +486,7 @@ static void test_state_impossible_tables_are_refused(void) {
     std::string path = scratch("state.bin");
     FileError error;
     OK(write_state(path, 4000, &error));
-    const std::string good = read_file(path);
+    const std::string good = test_read_file(path);
     uint64_t table;
     memcpy(&table, &good[40], 8);
     const struct { int entry, field, bytes; uint64_t value; } cases[] = {
@@ -511,7 +497,7 @@ static void test_state_impossible_tables_are_refused(void) {
         memcpy(&bad[table + c.entry * 96 + c.field], &c.value, c.bytes);
         uint64_t digest = xxh64((bad.substr(0, 192) + bad.substr(table, 4 * 96)).data(), 192 + 4 * 96, 0);
         memcpy(&bad[bad.size() - 8], &digest, 8);
-        write_file(path, bad);
+        test_write_file(path, bad);
         StateReader r;
         CHECK(!state_read_open(&r, path.c_str(), &error), "entry %d field %d value %llu", c.entry, c.field, (unsigned long long)c.value);
         HAS(error.message, (c.entry == 0 ? "entry 0 of the table" : c.entry == 1 ? "entry 1 of the table" : "entry 3 of the table"));
@@ -523,7 +509,7 @@ static void test_state_impossible_tables_are_refused(void) {
         memcpy(&bad[table + 72], &bytes, 8);
         uint64_t digest = xxh64((bad.substr(0, 192) + bad.substr(table, 4 * 96)).data(), 192 + 4 * 96, 0);
         memcpy(&bad[bad.size() - 8], &digest, 8);
-        write_file(path, bad);
+        test_write_file(path, bad);
         StateReader r;
         CHECK(!state_read_open(&r, path.c_str(), &error), "%llu bytes", (unsigned long long)bytes);
         HAS(error.message, bytes < 5000 ? "entry 1 of the table" : "entry 0 of the table");
@@ -535,13 +521,13 @@ static void test_state_truncated_at_any_length(void) {
     FileError error;
     StateReader r;
     OK(write_state(path, 4000, &error));
-    const std::string good = read_file(path);
+    const std::string good = test_read_file(path);
     for (size_t n = good.size() - 1; n + 1 > 0; n--) {
         CHECK(truncate(path.c_str(), (off_t)n) == 0, "truncate");
         CHECK(!state_read_open(&r, path.c_str(), &error), "%zu of %zu bytes are accepted", n, good.size());
         HAS(error.message, n < 4 ? "less than 4 bytes" : n < 128 ? "not even its header" : "it was cut");
     }
-    write_file(path, good + "x");
+    test_write_file(path, good + "x");
     CHECK(!state_read_open(&r, path.c_str(), &error), "extended");
     HAS(error.message, "extended");
 }
@@ -558,7 +544,7 @@ static void test_state_refuses_other_files_by_name(void) {
         std::string content(4096, '\0');
         memcpy(&content[0], &c.magic, 4);
         memcpy(&content[4], &c.version, 4);
-        write_file(path, content);
+        test_write_file(path, content);
         CHECK(!state_read_open(&r, path.c_str(), &error), "accepted");
         HAS(error.message, c.message);
         HAS(error.hint, c.hint);
@@ -647,7 +633,7 @@ static void test_state_write_survives_every_fault(void) {
     FileError error;
     int n = 0;
     for (bool done = false; !done; n++) {
-        write_file(path, "old");
+        test_write_file(path, "old");
         file_faults()->countdown = n;
         file_faults()->code = ENOSPC;
         bool ok = write_state(path, 500, &error);
@@ -658,7 +644,7 @@ static void test_state_write_survives_every_fault(void) {
         FileError ignored;
         bool whole = state_read_open(&r, path.c_str(), &ignored) && state_read_verify(&r, &ignored);
         if (whole) { state_read_close(&r); }
-        CHECK(whole || read_file(path) == "old", "fault %d left a broken file", n);
+        CHECK(whole || test_read_file(path) == "old", "fault %d left a broken file", n);
         CHECK(!exists(path + ".tmp"), "fault %d left a temporary", n);
         if (!ok) { HAS(error.message, "No space left on device"); }
     }

@@ -32,14 +32,9 @@ static void test_fp8_convert_equals_cuda_digests(void) {
     }
 }
 
+// Without the newline at its end.
 static std::string run_shell(const std::string& command, int* code) {
-    std::string out;
-    char buffer[4096];
-    FILE* pipe = popen((command + " 2>&1").c_str(), "r");
-    CHECK(pipe, "popen failed");
-    while (size_t n = fread(buffer, 1, sizeof(buffer), pipe)) { out.append(buffer, n); }
-    int status = pclose(pipe);
-    *code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    std::string out = test_shell(command, code);
     while (!out.empty() && out.back() == '\n') { out.pop_back(); }
     return out;
 }
