@@ -268,6 +268,31 @@ static void check_cosines(bool fp8, double gate) {
 static void test_gpt_bfloat16_gradients_point_as_float32(void) { check_cosines<bf16>(false, 0.999); }
 static void test_gpt_float8_gradients_point_as_float32(void) { NEEDS_FP8(); check_cosines<bf16>(true, 0.95); }
 
+// ---------------------------------------------------------------------------- initial values
+
+// llm.c's values for d6, to the last bit: generator, order of the tensors, scaling of the residual projections, padding.
+static void test_gpt_initial_values_are_those_of_llmc(void) {
+    const ModelHeader d6 = {1024, 50257, 50304, 6, 6, 384};
+    Device dev;
+    GPT<float> g;
+    device_init(&dev, 0);
+    gpt_init(&g, &dev, &d6, false, NULL, false);
+    gpt_init_llmc(&g, 42);
+    const size_t last = (size_t)50257 * 384 - 1;
+    const struct { ParamId p; int layer; size_t at; float value; } golden[] = {
+        {P_wte, 0, 0, 0.0385382995f}, {P_wte, 0, 1, 0.0297456831f}, {P_wte, 0, 2, 0.0180143435f}, {P_wte, 0, 3, -0.0421104282f}, {P_wte, 0, last, -0.0191783588f}, {P_wte, 0, last + 1, 0.0f},
+        {P_wpe, 0, 0, -0.00599673158f}, {P_wpe, 0, 1024 * 384 - 1, 0.00320826401f}, {P_qkvw, 0, 0, -0.0236073807f}, {P_qkvw, 0, 1, 0.00809073728f}, {P_attprojw, 0, 0, 0.00692613423f},
+        {P_attprojw, 0, 1, -0.00470263464f}, {P_fcw, 0, 0, 0.0580950715f}, {P_fcprojw, 0, 0, 0.00849304441f}, {P_fcprojw, 0, 1, 0.00852636155f}, {P_qkvw, 1, 0, 0.0167667922f},
+        {P_qkvw, 1, 1, -0.00392153114f}, {P_fcprojw, 1, 0, -0.00433099968f}, {P_ln1w, 5, 7, 1.0f}, {P_lnfw, 0, 383, 1.0f}, {P_qkvb, 3, 11, 0.0f}, {P_lnfb, 0, 1, 0.0f}};
+    for (auto& x : golden) {
+        float value;
+        cudaCheck(cudaMemcpy(&value, gpt_param(&g, x.p, x.layer) + x.at, sizeof(float), cudaMemcpyDeviceToHost));
+        CHECK(value == x.value, "%s, layer %d, element %zu: %.9g instead of %.9g", g.spec[x.p].name, x.layer, x.at, value, x.value);
+    }
+    gpt_free(&g);
+    device_free(&dev);
+}
+
 // ---------------------------------------------------------------------------- equalities
 
 template <class floatX> static uint64_t gradient_digest(GPT<floatX>* g) {
@@ -638,6 +663,7 @@ int main(int argc, char** argv) {
         {"gpt_float32_gradients_match_finite_differences", test_gpt_float32_gradients_match_finite_differences, QUICK},
         {"gpt_bfloat16_gradients_point_as_float32", test_gpt_bfloat16_gradients_point_as_float32, QUICK},
         {"gpt_float8_gradients_point_as_float32", test_gpt_float8_gradients_point_as_float32, QUICK},
+        {"gpt_initial_values_are_those_of_llmc", test_gpt_initial_values_are_those_of_llmc, SLOW},
         {"gpt_recompute_levels_give_equal_bits", test_gpt_recompute_levels_give_equal_bits, QUICK},
         {"gpt_micro_steps_split_changes_only_noise", test_gpt_micro_steps_split_changes_only_noise, QUICK},
         {"gpt_float8_scaling_invariants_hold", test_gpt_float8_scaling_invariants_hold, QUICK},

@@ -385,7 +385,7 @@ static void gpt_free(GPT<floatX>* g) {
 #define ACT_FREE(name, type, elements, when, cls) cudaCheck(cudaFree(g->acts.name));
     ACT_TABLE(ACT_FREE)
 #undef ACT_FREE
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2 && g->staging[i]; i++) {
         cudaCheck(cudaFreeHost(g->staging[i]));
         cudaCheck(cudaEventDestroy(g->staged[i]));
     }
