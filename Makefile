@@ -52,7 +52,7 @@ gpu: train_gpt_fp8          ## build train_gpt_fp8 with nvcc
 cpu: train_gpt_fp8_cpu      ## build train_gpt_fp8_cpu: the same sources on the CPU device
 train:                      ## prepare text (or TEXT=my.txt), build, train a small GPT in FP8, sample from it
 	@scripts/setup.sh
-	@python3 data/make_text.py $(if $(TEXT),--text '$(TEXT)')
+	@python3 data/make_text.py $(if $(TEXT),--text "$$TEXT")
 	@$(MAKE) --no-print-directory $(TRAINER)
 	@scripts/train_text.sh ./$(TRAINER)
 test:                       ## every test and check; one closing line for all

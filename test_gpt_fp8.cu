@@ -561,6 +561,9 @@ static void test_trainer_guards_the_output_folder(void) {
     CHECK(trainer(base(dir) + "-x 4 -n 4 --seed 7 -o " + dir + "/a", &out) == 1 && out.find("--resume") != std::string::npos, "%s", out.c_str());
     CHECK(test_read_file(dir + "/a/main.log") == log, "the log of the first run was touched");
     CHECK(trainer(base(dir) + "-x 4 -n 4 --dtype float32 -y 1 -o " + dir + "/a", &out) == 0 && out.find("nothing to train") != std::string::npos, "%s", out.c_str());
+    CHECK(system(("cp -r " + dir + "/a " + dir + "/broken && truncate -s -4 " + dir + "/broken/model_00000004.bin").c_str()) == 0, "cp");
+    CHECK(trainer(base(dir) + "-x 6 -n 2 -y 1 -o " + dir + "/broken", &out) == 1 && out.find("none that is whole") != std::string::npos, "%s", out.c_str());
+    CHECK(test_read_file(dir + "/broken/state_00000004_00000.bin") == test_read_file(dir + "/a/state_00000004_00000.bin"), "a damaged checkpoint was touched");
     int fd = -1;
     FileError error;
     fileCheck(file_lock_folder((dir + "/a").c_str(), &fd, &error), &error);

@@ -14,6 +14,7 @@
 #define TRAIN_GPT_FP8_CU
 
 #include <math.h>
+#include <signal.h>
 #include <time.h>
 #include <string>
 #include <vector>
@@ -1325,6 +1326,7 @@ static int trainer_main(int argc, char** argv) {
     Options* o = &run->opt;
     FileError error;
     error_context()->before_exit = profile_print_ring;
+    signal(SIGXFSZ, SIG_IGN);  // a file size limit is then an error of the write, with a message
     setvbuf(stdout, NULL, _IOLBF, 0);
     options_parse(o, argc, argv);
     device_init(&run->dev, 0);
@@ -1350,13 +1352,14 @@ static int trainer_main(int argc, char** argv) {
         CheckpointFound found;
         fileCheck(checkpoint_find_latest(o->output_dir, gpt_count_parameters, &found, &error), &error);
         if (!found.skipped.empty()) { printf("%s\n", found.skipped.c_str()); }
+        require(found.step >= 0 || found.skipped.empty(), "repair them, or remove the folder to start afresh", "'%s' holds checkpoints, but none that is whole", o->output_dir);
         run->resumed_step = found.step;
         printf(found.step >= 0 ? "resuming from step %d in %s\n" : "no checkpoint found to resume from; starting afresh\n", found.step, o->output_dir);
     } else if (o->output_dir[0]) {
-        CheckpointFound found;
-        fileCheck(checkpoint_find_latest(o->output_dir, NULL, &found, &error), &error);
-        require(found.step < 0, "continue it with --resume, or choose another --output-dir", "'%s' holds a run: its latest checkpoint is of step %d, which a new run would mix with its own",
-                o->output_dir, found.step);
+        std::vector<CheckpointEntry> found;
+        fileCheck(checkpoint_list(o->output_dir, &found, &error), &error);
+        require(found.empty(), "continue that run with --resume, or choose another --output-dir", "'%s' holds files of a checkpoint of step %d, which a new run would mix with its own",
+                o->output_dir, found[0].step);
     }
     run_open_tokenizer(run);
     if (dtype == OPT_DTYPE_FLOAT32) { run_main<float>(run, false); } else { run_main<bf16>(run, dtype == OPT_DTYPE_FLOAT8); }

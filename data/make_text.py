@@ -316,6 +316,8 @@ def read_text(path):
     hint = "give a plain text file, %d bytes or more" % MIN_TEXT_BYTES
     if os.path.isdir(path):
         raise Refusal("'%s' is a folder" % path, hint)
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise Refusal("'%s' is not a regular file" % path, hint)
     try:
         size = os.path.getsize(path)
         if size > MAX_TEXT_BYTES:

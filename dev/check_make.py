@@ -82,7 +82,7 @@ for name, tools, args, expected in [
     command = [line for line in out.splitlines() if "-o train_gpt_fp8" in line]
     found = archs(command[0]) if command else []
     c.check(code == 0 and sorted(found) == sorted(expected), f"make gpu: {name}", f"exit {code}, {found}, should be {expected}: {out[-500:]}")
-    for flag in ("-lineinfo", "-Xptxas -warn-spills", "-Xcompiler -Wall,-Wextra", "-std=c++17", "-O3", "-I.", "-lcublasLt", "-ldl"):
+    for flag in ("-lineinfo", "-Xptxas -warn-spills", "-Xcompiler -fopenmp,-Wall,-Wextra", "-std=c++17", "-O3", "-I.", "-lcublasLt", "-ldl"):
         c.check(command and flag in command[0], f"make gpu: {name}: {flag}", out[-500:])
     c.check(command and "llmc/cpu" not in command[0], f"make gpu: {name}", "llmc/cpu on the include path of nvcc")
 
@@ -98,7 +98,7 @@ for name, tools, args, wanted, unwanted in [
     ("ONEDNN=0", plain, "-n cpu ONEDNN=0", [], ["dnnl", "GPT_WITH_ONEDNN"]),
     ("ONEDNN=1", plain, "-n cpu ONEDNN=1", ["-ldnnl", "-DGPT_WITH_ONEDNN"], []),
     ("train with a GPU", gpu, "-n train", ["scripts/setup.sh", "make_text.py", "-o train_gpt_fp8 ", "train_text.sh ./train_gpt_fp8\n"], ["--text", "_cpu"]),
-    ("train without a GPU", {"nvcc": nvcc()}, "-n train TEXT='my text.txt'", ["--text 'my text.txt'", "-o train_gpt_fp8_cpu", "train_text.sh ./train_gpt_fp8_cpu"], ["gencode"]),
+    ("train without a GPU", {"nvcc": nvcc()}, "-n train TEXT='my text.txt'", ['--text "$TEXT"', "-o train_gpt_fp8_cpu", "train_text.sh ./train_gpt_fp8_cpu"], ["gencode"]),
     ("bench on the CPU", plain, "NVCC= -n bench", ["dev/bench.cu -o build/bench"], ["gencode"]),
     ("bench with a GPU", gpu, "-n bench", ["-o build/gpu/bench"], []),
     ("gpu-compile", {"nvcc": nvcc(), "nvidia-smi": smi(["8.9"])}, "-n gpu-compile", ["-Werror all-warnings", "-c train_gpt_fp8.cu -o build/compile/train_gpt_fp8.o", "build/compile/test_gpt_fp8.o",
@@ -171,7 +171,7 @@ USER = "#!/bin/sh\necho 1000\n"
 for name, tools, args, wanted, unwanted, log in [
     ("nothing is missing", {"g++": "#!/bin/sh\nexit 0\n", "apt-get": APT}, "", [], ["setup"], []),
     ("root", dict(LACKS, **{"apt-get": APT, "id": "#!/bin/sh\necho 0\n"}), "", ["installing libdnnl-dev"], ["by hand"],
-     ["frontend=noninteractive -q -y -o DPkg::Lock::Timeout=120 update", "frontend=noninteractive -q -y -o DPkg::Lock::Timeout=120 install --no-install-recommends libdnnl-dev"]),
+     ["frontend=noninteractive -q -y -o DPkg::Lock::Timeout=120 -o Acquire::http::Timeout=10 -o Acquire::https::Timeout=10 -o Acquire::Retries=1 update", "frontend=noninteractive -q -y -o DPkg::Lock::Timeout=120 -o Acquire::http::Timeout=10 -o Acquire::https::Timeout=10 -o Acquire::Retries=1 install --no-install-recommends libdnnl-dev"]),
     ("root, further packages", dict(LACKS, **{"apt-get": APT, "id": "#!/bin/sh\necho 0\n"}), "shellcheck", ["installing libdnnl-dev shellcheck"], [], ["libdnnl-dev shellcheck"]),
     ("sudo without a password", dict(LACKS, **{"apt-get": APT, "id": USER, "sudo": '#!/bin/sh\n[ "$1" = -n ] && shift\nexec "$@"\n'}), "", ["installing libdnnl-dev"], [], ["install"]),
     ("sudo that asks", dict(LACKS, **{"apt-get": APT, "id": USER, "sudo": "#!/bin/sh\nexit 1\n"}), "", ["not installed: libdnnl-dev", "apt-get install -y libdnnl-dev"], [], []),

@@ -8,18 +8,22 @@ cd "$(dirname "$0")/.."
 trainer=${1:-./train_gpt_fp8_cpu}
 [ $# -gt 0 ] && shift
 seeds=${SEEDS:-1 2 3 4 5} steps=${STEPS:-300} every=${EVERY:-25} out=${OUT:-log_compare}
+logs=()
 for seed in $seeds; do
     for dtype in bfloat16 float8; do
+        rm -rf "$out/$dtype.$seed"
         mkdir -p "$out"
+        logs+=("$out/$dtype.$seed/main.log")
         "$trainer" --layers 2 --heads 4 --channels 64 --seq-len 64 --batch-size 8 --learning-rate 3e-3 --warmup-steps 20 --max-steps "$steps" --val-every "$every" \
             --val-steps 20 --sample-every 0 --log-every "$steps" --seed "$seed" --dtype "$dtype" --output-dir "$out/$dtype.$seed" "$@" >"$out/$dtype.$seed.txt"
     done
 done
 # main.log: "s:STEP tel:LOSS" is a validation. Curves are means over the seeds; the spread is the largest difference of two seeds in bfloat16.
 awk -v steps="$steps" '
-    FNR == 1 { split(FILENAME, part, "/"); split(part[length(part) - 1], name, "."); dtype = name[1]; seed = name[2]; if (!(seed in seen)) { seen[seed] = 1; n++ } }
-    /tel:/ { split($1, s, ":"); split($2, l, ":"); sum[dtype, s[2]] += l[2]; if (!(s[2] in at)) { at[s[2]] = 1; order[++points] = s[2] } last[dtype, seed] = l[2]; if (s[2] == 0 && top < l[2]) { top = l[2] } }
+    FNR == 1 { parts = split(FILENAME, part, "/"); split(part[parts - 1], name, "."); dtype = name[1]; seed = name[2]; if (!(seed in seen)) { seen[seed] = 1; n++ } }
+    /tel:/ { split($1, s, ":"); split($2, l, ":"); if (l[2] !~ /^[0-9.]+$/) { print FILENAME ": loss " l[2] " at step " s[2]; bad = 1 } sum[dtype, s[2]] += l[2]; if (!(s[2] in at)) { at[s[2]] = 1; order[++points] = s[2] } last[dtype, seed] = l[2]; if (s[2] == 0 && top < l[2]) { top = l[2] } }
     END {
+        if (bad) { print "a run diverged: no comparison"; exit 1 }
         printf "mean validation loss over %d seeds (b bfloat16, f float8, * both)\n%6s %9s %9s %9s\n", n, "step", "bfloat16", "float8", "f - b"
         for (i = 1; i <= points; i++) {
             b = sum["bfloat16", order[i]] / n; f = sum["float8", order[i]] / n
@@ -32,4 +36,4 @@ awk -v steps="$steps" '
         if (n < 2) { printf "one seed: no spread to compare with; float8 ends %.4f away from bfloat16\n", worst; exit 0 }
         printf "after %d steps: largest difference float8 - bfloat16 of one seed %.4f; spread of bfloat16 over seeds %.4f: %s\n", steps, worst, spread, worst <= spread ? "within" : "BEYOND"
         exit !(worst <= spread)
-    }' "$out"/bfloat16.*/main.log "$out"/float8.*/main.log
+    }' "${logs[@]}"

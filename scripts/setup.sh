@@ -28,7 +28,8 @@ else
 fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-apt() { "${as_root[@]}" DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=120 "$@" </dev/null >>"$log" 2>&1; }
+waits=(-o DPkg::Lock::Timeout=120 -o Acquire::http::Timeout=10 -o Acquire::https::Timeout=10 -o Acquire::Retries=1)  # no network must not mean minutes
+apt() { "${as_root[@]}" DEBIAN_FRONTEND=noninteractive apt-get -q -y "${waits[@]}" "$@" </dev/null >>"$log" 2>&1; }
 echo "setup: installing ${missing[*]}"
 apt update
 apt install --no-install-recommends "${missing[@]}" && exit 0

@@ -8,6 +8,7 @@ cd "$(dirname "$0")/.."
 trainer=${1:-./train_gpt_fp8_cpu}
 [ $# -gt 0 ] && shift
 steps=${STEPS:-2500}
+case $steps in *[!0-9]* | 0*) echo "STEPS='$steps' is not a number of steps; for instance STEPS=200 make train" >&2; exit 2 ;; esac
 out=log_text n=1
 while [ -e "$out" ]; do n=$((n + 1)) out=log_text_$n; done  # earlier runs stay
 exec "$trainer" \

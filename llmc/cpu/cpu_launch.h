@@ -14,6 +14,7 @@
 #include <omp.h>
 #endif
 
+#include "cpu_pool.h"
 #include "cpu_collectives.h"
 #include "cpu_runtime.h"
 
@@ -145,16 +146,6 @@ static inline void cpu_run_block(CpuWorker* w, size_t number) {
         for (int i = 0; i < w->active_count; i++) { CpuSharedSlot* slot = &w->shared[w->active[i]]; cpu_shared_check_gap(slot->address, slot->bytes, slot->name); }
         if (w->dynamic) { cpu_shared_check_gap(w->dynamic, w->dynamic_bytes, "(dynamic)"); }
     }
-}
-
-// Set in a child process whose parent had an OpenMP pool: the pool's threads do not exist there, and the first parallel region would wait for them.
-inline bool* cpu_pool_lost(void) {
-    static bool lost = false;
-    return &lost;
-}
-inline void cpu_pool_used(void) {
-    static bool used = (pthread_atfork(NULL, NULL, [] { *cpu_pool_lost() = true; }), true);
-    (void)used;
 }
 
 // Waking the pool costs about this; grids that look shorter stay on the calling thread.

@@ -8,6 +8,10 @@
 
 #include <stdint.h>
 
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 11
+#error "the CPU device needs g++ 11 or newer (Debian 12, Ubuntu 22.04): make CXX=g++-12"
+#endif
+
 #define GPT_CPU_DEVICE 1
 
 #define __host__

@@ -70,7 +70,7 @@ typedef struct CpuFiber {
 // have the same calls below. Every register is given up except the frame pointer; 128 bytes below the stack pointer may be in use (the ABI's red zone).
 #if defined(__AVX512F__)
 #define CPU_CLOBBER_AVX512 , "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm24", "xmm25", "xmm26", "xmm27", "xmm28", "xmm29", \
-    "xmm30", "xmm31", "k1", "k2", "k3", "k4", "k5", "k6", "k7"
+    "xmm30", "xmm31", "k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7"
 #else
 #define CPU_CLOBBER_AVX512
 #endif

@@ -19,6 +19,7 @@
 #include <sched.h>
 
 #include "llmc/common.h"
+#include "cpu_pool.h"
 #include "gemm_kernels.h"
 
 typedef struct {
@@ -193,7 +194,8 @@ static inline void cpu_gemm_work(const CpuGemmPlan* p, CpuGemmTeam* team, uint32
 
 static inline int cpu_gemm_threads(double flops) {
 #if defined(_OPENMP)
-    if (omp_in_parallel()) { return 1; }
+    if (omp_in_parallel() || *cpu_pool_lost()) { return 1; }
+    cpu_pool_used();
     int most = omp_get_max_threads(), wanted = cpu_gemm_settings()->max_threads;
     if (wanted > 0) { most = wanted; }
     double useful = flops / 2e6 + 1.0;  // starting a thread costs about what 2 MFLOP do
