@@ -558,6 +558,8 @@ static void test_trainer_guards_the_output_folder(void) {
     make_data(&dir);
     CHECK(trainer(base(dir) + "-x 4 -n 4 --dtype float32 -o " + dir + "/a", &out) == 0, "%s", out.c_str());
     std::string log = test_read_file(dir + "/a/main.log");
+    CHECK(trainer(base(dir) + "-x 2 -o " + dir + "/c", &out) == 0 && trainer(base(dir) + "-x 1 -o " + dir + "/c", &out) == 0 && out.find("main.log.old") != std::string::npos, "%s", out.c_str());
+    CHECK(test_read_file(dir + "/c/main.log.old").find("s:1 trl") != std::string::npos, "the log of the first run is lost");
     CHECK(trainer(base(dir) + "-x 4 -n 4 --seed 7 -o " + dir + "/a", &out) == 1 && out.find("--resume") != std::string::npos, "%s", out.c_str());
     CHECK(test_read_file(dir + "/a/main.log") == log, "the log of the first run was touched");
     CHECK(trainer(base(dir) + "-x 4 -n 4 --dtype float32 -y 1 -o " + dir + "/a", &out) == 0 && out.find("nothing to train") != std::string::npos, "%s", out.c_str());

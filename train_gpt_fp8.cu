@@ -1236,6 +1236,13 @@ static void run_open_data(Run* run, int vocab_size) {
     uint64_t epoch = run->train.num_sequences * o->seq_len / run->total_tokens;
     run->num_steps = o->max_steps >= 0 ? o->max_steps : (int)(epoch < 1 ? 1 : epoch > 1000000000 ? 1000000000 : epoch);
     run->schedule = {o->schedule, o->learning_rate, o->warmup_steps, run->num_steps, o->final_lr_fraction};
+    if (run->train.num_sequences * (uint64_t)o->seq_len < run->total_tokens) {
+        printf("note: an optimizer step takes %llu tokens, the training data has %llu in whole sequences: some repeat within a step\n", (unsigned long long)run->total_tokens,
+               (unsigned long long)(run->train.num_sequences * o->seq_len));
+    }
+    if (run->val.num_sequences < (uint64_t)o->batch_size && o->val_steps != 0) {
+        printf("note: the validation data has %llu sequences, fewer than --batch-size %d: some count twice\n", (unsigned long long)run->val.num_sequences, o->batch_size);
+    }
     run->inputs.resize((size_t)o->batch_size * o->seq_len);
     run->targets.resize((size_t)o->batch_size * o->seq_len);
 }
@@ -1360,6 +1367,8 @@ static int trainer_main(int argc, char** argv) {
         fileCheck(checkpoint_list(o->output_dir, &found, &error), &error);
         require(found.empty(), "continue that run with --resume, or choose another --output-dir", "'%s' holds files of a checkpoint of step %d, which a new run would mix with its own",
                 o->output_dir, found[0].step);
+        std::string log = std::string(o->output_dir) + "/main.log";
+        if (access(log.c_str(), F_OK) == 0 && rename(log.c_str(), (log + ".old").c_str()) == 0) { printf("main.log of an earlier run is now main.log.old\n"); }
     }
     run_open_tokenizer(run);
     if (dtype == OPT_DTYPE_FLOAT32) { run_main<float>(run, false); } else { run_main<bf16>(run, dtype == OPT_DTYPE_FLOAT8); }

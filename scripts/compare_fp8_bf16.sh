@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # compare_fp8_bf16.sh [TRAINER] [OPTION...] - the same run in bfloat16 and in float8, over several seeds; prints both loss curves side by side and whether
-# float8 ends within the spread of the seeds. Needs data/text (python3 data/make_text.py). About 3 minutes with the default sizes on 2 CPU cores.
+# float8 ends within the spread of the seeds. Needs data/text (python3 data/make_text.py). About 90 seconds with the default sizes on 2 CPU cores.
 #
-#   SEEDS="1 2 3 4 5"  STEPS=300  EVERY=25  OUT=log_compare   may be set; further options go to both runs
+#   SEEDS="1 2 3 4 5"  STEPS=300  EVERY=25  OUT=log_compare   may be set; further options (others than those below) go to both runs
 set -eu
 cd "$(dirname "$0")/.."
 trainer=${1:-./train_gpt_fp8_cpu}
 [ $# -gt 0 ] && shift
+if [ ! -x "$trainer" ]; then echo "there is no program '$trainer': make cpu (or make gpu) builds it; usage: $0 [TRAINER] [OPTION...]" >&2; exit 2; fi
 seeds=${SEEDS:-1 2 3 4 5} steps=${STEPS:-300} every=${EVERY:-25} out=${OUT:-log_compare}
 logs=()
 for seed in $seeds; do
@@ -14,7 +15,7 @@ for seed in $seeds; do
         rm -rf "$out/$dtype.$seed"
         mkdir -p "$out"
         logs+=("$out/$dtype.$seed/main.log")
-        "$trainer" --layers 2 --heads 4 --channels 64 --seq-len 64 --batch-size 8 --learning-rate 3e-3 --warmup-steps 20 --max-steps "$steps" --val-every "$every" \
+        "$trainer" --layers 2 --heads 4 --channels 64 --seq-len 64 --batch-size 8 --learning-rate 2e-3 --warmup-steps 50 --max-steps "$steps" --val-every "$every" \
             --val-steps 20 --sample-every 0 --log-every "$steps" --seed "$seed" --dtype "$dtype" --output-dir "$out/$dtype.$seed" "$@" >"$out/$dtype.$seed.txt"
     done
 done

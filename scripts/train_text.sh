@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # train_text.sh TRAINER [OPTION...] - the run of `make train`: a small byte-level GPT in FP8 on data/text, then a sample; 2 to 3 minutes on 2 CPU cores
 #
-# 4 layers of 128 channels, 0.8 million parameters, 512 tokens a step. STEPS=200 make train makes it shorter. Log and checkpoint go to log_text/ (then log_text_2/ ...).
+# OPTION: others than those below. 4 layers of 128 channels, 0.8 million parameters, 512 tokens a step. STEPS=200 make train makes it shorter. Log and checkpoint go to log_text/ (then log_text_2/ ...).
 # The precision is left to --dtype auto: float8 on every device that has it, the CPU device included.
 set -eu
 cd "$(dirname "$0")/.."
