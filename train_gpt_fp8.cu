@@ -312,6 +312,12 @@ template <class floatX> static size_t gpt_grad_bytes(GPT<floatX>* g, int p) { re
 
 #define LOGITS_BYTES (256u << 20)  // of one chunk of the head: large enough for full-speed products, small beside the activations
 
+// Rows of logits alive at once, of N rows of Vp elements.
+static size_t gpt_head_rows(size_t N, size_t Vp, size_t element_bytes) {
+    size_t fit = LOGITS_BYTES / (Vp * element_bytes);
+    return fit >= N ? N : fit < 128 ? (N < 128 ? N : 128) : fit / 128 * 128;
+}
+
 template <class floatX>
 static void gpt_init(GPT<floatX>* g, Device* dev, const ModelHeader* config, bool fp8, const Fp8Recipe* recipe, bool has_master) {
     memset((void*)g, 0, sizeof(*g));
@@ -353,9 +359,8 @@ static void gpt_alloc_activations(GPT<floatX>* g, int batch, int seq_len, int re
     g->B = batch;
     g->T = seq_len;
     g->recompute = recompute;
-    size_t fit = LOGITS_BYTES / (Vp * sizeof(floatX));
-    g->head_rows = (int)(fit >= N ? N : fit < 128 ? (N < 128 ? N : 128) : fit / 128 * 128);
-    const size_t head_rows = g->head_rows;
+    const size_t head_rows = gpt_head_rows(N, Vp, sizeof(floatX));
+    g->head_rows = (int)head_rows;
     size_t norm_blocks = 0;
     for (int p = 0; p < NUM_PARAMS; p++) { norm_blocks += sum_squares_blocks(g->spec[p].size); }
     Activations<floatX>* a = &g->acts;
@@ -442,11 +447,11 @@ static void gpt_init_fast(GPT<floatX>* g, uint64_t seed) {
     }
 }
 
-// Calls fn(device pointer, elements) for pieces of a tensor list that fit a bounded host buffer, in the order of the model file.
-template <class T, class F>
-static void gpt_for_pieces(const ParamSpec* spec, T* const* tensors, F fn) {
+// Calls fn(tensor, first element, elements) for pieces of all parameters that fit a bounded host buffer, in the order of the model file.
+template <class F>
+static void gpt_for_pieces(const ParamSpec* spec, F fn) {
     for (int p = 0; p < NUM_PARAMS; p++) {
-        for (size_t at = 0; at < spec[p].size; at += COPY_CHUNK) { fn(tensors[p] + at, spec[p].size - at < COPY_CHUNK ? spec[p].size - at : COPY_CHUNK); }
+        for (size_t at = 0; at < spec[p].size; at += COPY_CHUNK) { fn(p, at, spec[p].size - at < COPY_CHUNK ? spec[p].size - at : COPY_CHUNK); }
     }
 }
 
@@ -456,19 +461,16 @@ static void gpt_load_model(GPT<floatX>* g, ModelFile* file) {
     FileError error;
     std::vector<float> wide(COPY_CHUNK);
     std::vector<bf16> narrow(COPY_CHUNK);
-    for (int p = 0; p < NUM_PARAMS; p++) {
-        for (size_t at = 0; at < g->spec[p].size; at += COPY_CHUNK) {
-            size_t n = g->spec[p].size - at < COPY_CHUNK ? g->spec[p].size - at : COPY_CHUNK;
-            if (file->dtype == FILE_BF16) {
-                fileCheck(model_file_read(file, narrow.data(), n, &error), &error);
-                for (size_t i = 0; i < n; i++) { wide[i] = to_float(narrow[i]); }
-            } else {
-                fileCheck(model_file_read(file, wide.data(), n, &error), &error);
-            }
-            gpt_upload(g->param[p] + at, wide.data(), n);
-            if (g->has_master) { cudaCheck(cudaMemcpy(g->master[p] + at, wide.data(), n * sizeof(float), cudaMemcpyHostToDevice)); }
+    gpt_for_pieces(g->spec, [&](int p, size_t at, size_t n) {
+        if (file->dtype == FILE_BF16) {
+            fileCheck(model_file_read(file, narrow.data(), n, &error), &error);
+            for (size_t i = 0; i < n; i++) { wide[i] = to_float(narrow[i]); }
+        } else {
+            fileCheck(model_file_read(file, wide.data(), n, &error), &error);
         }
-    }
+        gpt_upload(g->param[p] + at, wide.data(), n);
+        if (g->has_master) { cudaCheck(cudaMemcpy(g->master[p] + at, wide.data(), n * sizeof(float), cudaMemcpyHostToDevice)); }
+    });
 }
 
 // Writes the parameters as llm.c's v5 (bf16) or v3 (f32). Returns false with an error; an older file of that name is then intact.
@@ -478,9 +480,9 @@ static bool gpt_save_model(GPT<floatX>* g, const char* path, uint64_t* bytes, ui
     bool ok = model_file_write_begin(&f, path, &g->config, sizeof(floatX) == 2 ? FILE_BF16 : FILE_F32, g->num_parameters, error);
     std::vector<floatX> buffer(COPY_CHUNK);
     cudaCheck(cudaStreamSynchronize(g->dev->stream));
-    gpt_for_pieces(g->spec, g->param, [&](floatX* from, size_t n) {
+    gpt_for_pieces(g->spec, [&](int p, size_t at, size_t n) {
         if (!ok) { return; }
-        cudaCheck(cudaMemcpy(buffer.data(), from, n * sizeof(floatX), cudaMemcpyDeviceToHost));
+        cudaCheck(cudaMemcpy(buffer.data(), g->param[p] + at, n * sizeof(floatX), cudaMemcpyDeviceToHost));
         ok = atomic_file_write(&f, buffer.data(), n * sizeof(floatX), error);
     });
     return model_file_write_commit(&f, bytes, digest, error) && ok;
@@ -512,14 +514,11 @@ static void gpt_masters_from_params(GPT<floatX>* g) {
     std::vector<floatX> narrow(COPY_CHUNK);
     std::vector<float> wide(COPY_CHUNK);
     cudaCheck(cudaStreamSynchronize(g->dev->stream));
-    for (int p = 0; p < NUM_PARAMS; p++) {
-        for (size_t at = 0; at < g->spec[p].size; at += COPY_CHUNK) {
-            size_t n = g->spec[p].size - at < COPY_CHUNK ? g->spec[p].size - at : COPY_CHUNK;
-            cudaCheck(cudaMemcpy(narrow.data(), g->param[p] + at, n * sizeof(floatX), cudaMemcpyDeviceToHost));
-            for (size_t i = 0; i < n; i++) { wide[i] = to_float(narrow[i]); }
-            cudaCheck(cudaMemcpy(g->master[p] + at, wide.data(), n * sizeof(float), cudaMemcpyHostToDevice));
-        }
-    }
+    gpt_for_pieces(g->spec, [&](int p, size_t at, size_t n) {
+        cudaCheck(cudaMemcpy(narrow.data(), g->param[p] + at, n * sizeof(floatX), cudaMemcpyDeviceToHost));
+        for (size_t i = 0; i < n; i++) { wide[i] = to_float(narrow[i]); }
+        cudaCheck(cudaMemcpy(g->master[p] + at, wide.data(), n * sizeof(float), cudaMemcpyHostToDevice));
+    });
 }
 
 // ---------------------------------------------------------------------------- [D] forward
@@ -728,9 +727,8 @@ static void gpt_plan_sampling(GPT<floatX>* g, int max_context) {
     for (int length = 0; length < min(T, max_context);) {
         length = sample_padded_length(length + 1, T);
         for (int i = 0; i < NUM_LINEARS; i++) {
-            const ParamSpec* spec = &g->spec[linear_weight[i]];
             s = gpt_linear_shape(g, PASS_FPROP, i, length);
-            gemm_plan_or_fail(g->dev, &s, spec->name);
+            gemm_plan_or_fail(g->dev, &s, linear_names[i]);
         }
         for (int heads : {attention_group(NH, length), NH % attention_group(NH, length)}) {
             if (!heads) { continue; }
@@ -899,9 +897,9 @@ typedef struct { uint64_t position, seq_len, data_digest, num_parameters, nonfin
 static bool state_write_tensors(StateWriter* w, const char* name, const ParamSpec* spec, float* const* tensors, uint64_t count, FileError* error) {
     std::vector<float> buffer(COPY_CHUNK);
     bool ok = state_write_section_begin(w, name, FILE_F32, count, error);
-    gpt_for_pieces(spec, tensors, [&](float* from, size_t n) {
+    gpt_for_pieces(spec, [&](int p, size_t at, size_t n) {
         if (!ok) { return; }
-        cudaCheck(cudaMemcpy(buffer.data(), from, n * sizeof(float), cudaMemcpyDeviceToHost));
+        cudaCheck(cudaMemcpy(buffer.data(), tensors[p] + at, n * sizeof(float), cudaMemcpyDeviceToHost));
         ok = state_write_append(w, buffer.data(), n * sizeof(float), error);
     });
     return ok && state_write_section_end(w, error);
@@ -910,9 +908,9 @@ static void state_read_tensors(StateReader* r, const char* name, const ParamSpec
     FileError error;
     std::vector<float> buffer(COPY_CHUNK);
     fileCheck(state_read_section_begin(r, name, FILE_F32, count, &error), &error);
-    gpt_for_pieces(spec, tensors, [&](float* to, size_t n) {
+    gpt_for_pieces(spec, [&](int p, size_t at, size_t n) {
         fileCheck(state_read_next(r, buffer.data(), n * sizeof(float), &error), &error);
-        cudaCheck(cudaMemcpy(to, buffer.data(), n * sizeof(float), cudaMemcpyHostToDevice));
+        cudaCheck(cudaMemcpy(tensors[p] + at, buffer.data(), n * sizeof(float), cudaMemcpyHostToDevice));
     });
     fileCheck(state_read_section_end(r, &error), &error);
 }
@@ -1132,7 +1130,6 @@ static void run_report_nonfinite(Run* run, GPT<floatX>* g, float loss, float nor
         if (slot >= 0) { snprintf(where, sizeof(where), ", first seen in %s", fp8_slot_name(&g->scaling, slot, name)); }
     }
     printf("skipping update at step %d: loss %g, gradient norm %g are not finite%s\n", run->step + 1, loss, norm, where);
-    run->nonfinite_in_a_row++;
     require(run->nonfinite_in_a_row < MAX_NONFINITE_IN_A_ROW, "lower --learning-rate, or try --dtype bfloat16; the last checkpoint is intact",
             "%d steps in a row were not finite: the run has diverged", run->nonfinite_in_a_row);
 }
@@ -1180,7 +1177,7 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
     const float lr = learning_rate_get(&run->schedule, run->step);
     const double loss_z = outlier_detector_update(&run->loss_outliers, loss), norm_z = outlier_detector_update(&run->norm_outliers, norm);
     const bool finite = isfinite(loss) && isfinite(norm);
-    if (finite) { run->nonfinite_in_a_row = 0; }
+    run->nonfinite_in_a_row = finite ? 0 : run->nonfinite_in_a_row + 1;
     if (!finite) {
         run_report_nonfinite(run, g, loss, norm);
     } else if (outlier_detector_skips(loss_z, o->skip_loss_z)) {

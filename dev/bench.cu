@@ -164,8 +164,7 @@ static size_t bench_model_bytes(const Device* dev, const ModelHeader* config, bo
         norm_blocks += sum_squares_blocks(spec[p].size);
     }
     const size_t B = batch, T = seq_len, N = B * T, L = config->num_layers, C = config->channels, NH = config->num_heads, Vp = config->padded_vocab_size;
-    const size_t fit = LOGITS_BYTES / (Vp * sizeof(floatX));
-    const size_t head_rows = fit >= N ? N : fit < 128 ? (N < 128 ? N : 128) : fit / 128 * 128;
+    const size_t head_rows = gpt_head_rows(N, Vp, sizeof(floatX));
     const int r = recompute;
     const bool both = true, fp8 = is_fp8, plain = !is_fp8;
 #define BENCH_ACT_BYTES(name, type, elements, when, cls) if (when) { bytes += (elements) * sizeof(type); }

@@ -17,11 +17,10 @@ typedef struct {
 } GemmRow;
 
 static double gemm_flops(const GemmShape* s) { return 2.0 * s->m * s->n * s->k * s->batch; }
-static size_t dtype_size(int d) { return d == DTYPE_F32 ? 4 : d == DTYPE_BF16 ? 2 : 1; }
 // Bytes from an operand's first to its last element.
 static size_t gemm_span(int rows, int cols, int transposed, int ld, int batch, long long stride, int dtype) {
     size_t outer = transposed ? cols : rows, inner = transposed ? rows : cols;
-    return ((batch - 1) * (size_t)stride + (outer - 1) * ld + inner) * dtype_size(dtype);
+    return ((batch - 1) * (size_t)stride + (outer - 1) * ld + inner) * dtype_bytes((DType)dtype);
 }
 
 // out (n) codes of about normal values, scaled as a quantized tensor is: 4.5 deviations are the format's maximum. One thread 8 codes; n % 8 == 0.
@@ -55,7 +54,7 @@ static void* bench_buffer(Device* dev, BenchBuffer* b, size_t bytes) {
 }
 static void* bench_operand(Device* dev, BenchBuffer* b, size_t bytes, int dtype, uint32_t key) {
     void* p = bench_buffer(dev, b, bytes);
-    const size_t n = b->bytes / dtype_size(dtype);  // random data, not zeros: a chip is faster on zeros, which switch no transistors
+    const size_t n = b->bytes / dtype_bytes((DType)dtype);  // random data, not zeros: a chip is faster on zeros, which switch no transistors
     if (dtype == DTYPE_F32) { init_fast((float*)p, 0.0f, 1.0f, n, n, key, dev->stream); }
     else if (dtype == DTYPE_BF16) { init_fast((bf16*)p, 0.0f, 1.0f, n, n, key, dev->stream); }
     else { launch<bench_fill_fp8_kernel1>(dim3(CEIL_DIV(n, (size_t)2048)), dim3(256), 0, dev->stream, (uint8_t*)p, n, key, dtype == DTYPE_E5M2); }
@@ -112,9 +111,9 @@ static void bench_gemm_row(GemmBench* t, GemmRow* row) {
     row->refused = gemm_plan(dev, s)->status != CUBLAS_STATUS_SUCCESS;
     if (row->refused) { return; }
     void* a = bench_operand(dev, &t->a, gemm_span(s->m, s->k, s->a_t, s->lda, s->batch, s->stride_a, s->a), s->a, 1);
-    void* b = bench_operand(dev, &t->b, gemm_span(s->n, s->k, s->b_t, s->ldb, s->batch, s->stride_b, s->b) + (s->bias ? s->n * dtype_size(s->d) : 0), s->b, 2);
+    void* b = bench_operand(dev, &t->b, gemm_span(s->n, s->k, s->b_t, s->ldb, s->batch, s->stride_b, s->b) + (s->bias ? s->n * dtype_bytes((DType)s->d) : 0), s->b, 2);
     size_t d_bytes = gemm_span(s->m, s->n, 0, s->ldd, s->batch, s->stride_d, s->d);
-    char* d = (char*)bench_buffer(dev, &t->d, ROUND_UP(d_bytes, (size_t)256) + s->n * dtype_size(s->d));
+    char* d = (char*)bench_buffer(dev, &t->d, ROUND_UP(d_bytes, (size_t)256) + s->n * dtype_bytes((DType)s->d));
     cudaCheck(cudaMemsetAsync(d, 0, t->d.bytes, dev->stream));
     const float* descale = dtype_is_fp8((DType)s->a) ? (const float*)t->descale.data : NULL;
     const char* bias = s->bias ? d + ROUND_UP(d_bytes, (size_t)256) : NULL;

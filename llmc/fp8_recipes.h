@@ -26,7 +26,6 @@ static const Fp8Recipe fp8_recipes[] = {
     RECIPE_TABLE(RECIPE_ROW)
 #undef RECIPE_ROW
 };
-#define NUM_FP8_RECIPES ((int)(sizeof(fp8_recipes) / sizeof(fp8_recipes[0])))
 
 #define RECIPE_CHOICE(name, x, w, dy, ff, fd, fw, passes, needs) #name ","
 #define RECIPE_CHOICES RECIPE_TABLE(RECIPE_CHOICE)  // "current,": the choices of an option, whose value is then the row's index

@@ -24,7 +24,7 @@ static const char* const dtype_names[] = {"f32", "bf16", "e4m3", "e5m2"};
 static inline cudaDataType_t dtype_cuda(DType d) {
     return d == DTYPE_F32 ? CUDA_R_32F : d == DTYPE_BF16 ? CUDA_R_16BF : d == DTYPE_E4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
 }
-static inline int dtype_bytes(DType d) { return d == DTYPE_F32 ? 4 : d == DTYPE_BF16 ? 2 : 1; }
+static inline size_t dtype_bytes(DType d) { return d == DTYPE_F32 ? 4 : d == DTYPE_BF16 ? 2 : 1; }
 static inline bool dtype_is_fp8(DType d) { return d == DTYPE_E4M3 || d == DTYPE_E5M2; }
 template <class T> static inline DType dtype_of();
 template <> inline DType dtype_of<float>() { return DTYPE_F32; }
