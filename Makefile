@@ -9,7 +9,6 @@ ONEDNN   ?= auto
 WERROR   ?= 0
 NVCC     ?= $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 NVCC     := $(NVCC)
-
 # Architectures. A GPU that answers decides (9.0 -> 90a: wgmma and FP8 need the "a"); else all that this project supports and this toolkit knows.
 ALL_ARCHS := 80 89 90a 100a 120a
 GPU_ARCHS := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sed -nE 's/^(9|1[0-9])\.([0-9])$$/\1\2a/p; s/^([78])\.([0-9])$$/\1\2/p' | sort -u)
@@ -18,13 +17,12 @@ KNOWN_ALL := $(strip $(foreach a,$(ALL_ARCHS),$(if $(filter $(a:a=),$(or $(KNOWN
 ARCH      ?= $(or $(GPU_ARCHS),$(KNOWN_ALL))
 gencode    = $(foreach a,$(1),-gencode arch=compute_$(a),code=sm_$(a))
 
-# oneDNN (libdnnl-dev): used where it beats our own GEMM (processors with AMX; elsewhere they are equal), never needed. auto = does it link?
+# oneDNN (libdnnl-dev): used where it beats our own GEMM (processors with AMX), never needed. auto = does it link?
 HAVE_ONEDNN := $(if $(filter auto,$(ONEDNN)),$(shell echo 'int main() { return !dnnl_version(); }' | $(CXX) -x c++ -include dnnl.h - -o /dev/null -ldnnl 2>/dev/null && echo 1),$(filter 1,$(ONEDNN)))
-LIBS        := $(if $(HAVE_ONEDNN),-ldnnl)
+LIBS        := $(if $(HAVE_ONEDNN),-ldnnl) -ldl
 
 # -ffp-contract=off: a*b+c is rounded twice unless fmaf is written, so that results do not depend on the compiler's mood. -fno-math-errno and
 # -fno-trapping-math let loops vectorize and change no value. -fno-strict-aliasing: 16-byte packs are read over arrays of elements, as on a GPU.
-# The sanitizers also cover our own GEMM (no oneDNN there). The header dependencies of TARGET go to build/deps/TARGET.d.
 DEPS   = -MMD -MP -MT $@ -MF build/deps/$(subst /,_,$@).d
 WARN  := -Wall -Wextra -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror)
 HOST  := $(CXX) -x c++ -std=c++17 -march=$(CPU_ARCH) -ffp-contract=off -fno-math-errno -fno-trapping-math -fno-strict-aliasing -fopenmp $(WARN) -Illmc/cpu -I.
@@ -42,7 +40,7 @@ TESTS      := $(patsubst dev/test/%.cu,%,$(wildcard dev/test/test_*.cu))
 GPU_TESTS  := $(patsubst dev/test/%.cu,%,$(shell grep -l '\.cuh"' /dev/null dev/test/test_*.cu 2>/dev/null | xargs -r grep -L 'CPU device only'))
 CUDA_UNITS := $(notdir $(basename $(wildcard train_gpt_fp8.cu test_gpt_fp8.cu dev/bench.cu))) $(GPU_TESTS)
 TRAINER    := $(if $(and $(NVCC),$(GPU_ARCHS)),train_gpt_fp8,train_gpt_fp8_cpu)
-.PHONY: all gpu cpu train test test-asan bench unit-tests asan-tests gpu-tests gpu-compile clean help doctor FORCE
+.PHONY: all gpu cpu train test test-asan reference bench unit-tests asan-tests gpu-tests gpu-compile clean help doctor FORCE
 .DELETE_ON_ERROR:
 .PRECIOUS: build/flags/%
 
@@ -59,6 +57,8 @@ test:                       ## every test and check; one closing line for all
 	@dev/run_tests.sh
 test-asan:                  ## the tests under the address and undefined-behaviour sanitizers, tiny shapes
 	@dev/run_tests.sh asan
+reference:                  ## compare with PyTorch: install Debian's if there is none, make the reference's fixtures again
+	@python3 -c 'import torch, numpy' 2>/dev/null || scripts/setup.sh python3-torch python3-numpy libopenblas0-pthread; python3 dev/check_reference.py --required
 bench: $(if $(filter train_gpt_fp8,$(TRAINER)),build/gpu/bench,build/bench)  ## tokens/s and time by kernel class
 	@$< $(BENCH_ARGS)
 unit-tests: $(TESTS:%=build/%) $(GPT_TEST:%=build/%)                  ## build the unit tests, into build

@@ -1,12 +1,16 @@
-/* test_gpt_fp8.cu - the whole model and the whole program under test: gradients, precisions, repetition, resume, refusals
+/* test_gpt_fp8.cu - the whole model and the whole program under test: parity with PyTorch, gradients, precisions, repetition, resume, refusals
  *
- * Includes the monolith. The oracle is a forward pass in double, written naively and independently of the kernels; gradients are checked against its
- * central differences. What must be equal bit for bit (repetition, resume, recompute levels) is compared as bytes.
+ * Includes the monolith. Parity (dev/test/parity.h): the numbers of an independent reference. The oracle here is a forward pass in double, written naively
+ * and independently of the kernels; gradients are checked against its central differences. What must be equal bit for bit (repetition, resume, recompute
+ * levels) is compared as bytes.
  *     ./test_gpt_fp8_cpu            all        ./test_gpt_fp8_cpu -q      only the quick ones (also the sanitizers' set)
+ *     ./test_gpt_fp8_cpu --model M.bin --debug-state M_debug_state.bin    only the comparison with what llm.c's train_gpt2.py wrote; without the options its
+ *                                                                         gpt2_124M*.bin and gpt2_124M_debug_state.bin are looked for in the working directory
  */
 #define TESTING
 #include "train_gpt_fp8.cu"
 #include "dev/test/test.h"
+#include "dev/test/parity.h"
 
 // ---------------------------------------------------------------------------- a model without files
 
@@ -74,14 +78,12 @@ static float model_gradients(Model<floatX>* t) {
 }
 // All elements of a tensor as doubles.
 template <class T> static std::vector<double> fetch(const T* device, size_t n) {
-    std::vector<T> h(n);
-    cudaCheck(cudaMemcpy(h.data(), device, n * sizeof(T), cudaMemcpyDeviceToHost));
-    std::vector<double> out(n);
-    for (size_t i = 0; i < n; i++) { out[i] = to_float(h[i]); }
-    return out;
+    Values v = fetch_values(device, n);
+    return std::vector<double>(v.begin(), v.end());
 }
 template <class floatX> static std::vector<double> fetch_grad(GPT<floatX>* g, int p) {
-    return g->spec[p].linear >= 0 ? fetch((floatX*)g->grad[p], g->spec[p].size) : fetch((float*)g->grad[p], g->spec[p].size);
+    Values v = fetch_gradient(g, p);
+    return std::vector<double>(v.begin(), v.end());
 }
 static double cosine(const std::vector<double>& a, const std::vector<double>& b) {
     double ab = 0, aa = 0, bb = 0;
@@ -180,14 +182,6 @@ static void check_noise(const char* what, double noise, double largest) {
     if (getenv("TEST_VERBOSE")) { printf("    noise of %s: %.1f units of 2^-24 of the largest\n", what, noise / (5.96e-8 * largest)); }
     CHECK(noise <= 64.0 * 5.96e-8 * largest, "%s: order of the batch changes it by %g, which is more than rounding (largest value %g)", what, noise, largest);
 }
-static bool device_lacks_fp8(void) {
-    Device dev;
-    device_init(&dev, 0);
-    bool lacks = !device_has_fp8(&dev);
-    device_free(&dev);
-    return lacks;
-}
-#define NEEDS_FP8() do { if (device_lacks_fp8()) { SKIP("this device has no FP8"); } } while (0)
 
 // ---------------------------------------------------------------------------- gradients
 
@@ -388,7 +382,7 @@ static void test_gpt_float8_scaling_invariants_hold(void) {
     }
     cudaCheck(cudaMemcpy(t->gpt.acts.inputs, t->inputs.data(), 64 * sizeof(int), cudaMemcpyHostToDevice));
     cudaCheck(cudaDeviceSynchronize());
-    gpt_forward_trunk(&t->gpt, 2, 32, FP8_ROLE_EVAL_X);
+    gpt_forward_trunk(&t->gpt, 2, 32, 0, FP8_ROLE_EVAL_X);
     fp8_scaling_copy(s, &after);
     int training = fp8_slot(s, FP8_ROLE_EVAL_X, 0, 0);
     CHECK(!memcmp(before.amax, after.amax, training * 4) && !memcmp(before.scale, after.scale, training * 4) && !memcmp(before.amax_step, after.amax_step, training * 4) &&
@@ -416,6 +410,98 @@ static void test_gpt_overfits_one_batch_in_every_precision(void) {
     float f32 = overfit<float>(false, 100), b16 = overfit<bf16>(false, 100), f8 = device_lacks_fp8() ? b16 : overfit<bf16>(true, 100);
     printf("    loss after 100 steps: float32 %g, bfloat16 %g, float8 %g\n", f32, b16, f8);
     CHECK(f32 < 0.2f && b16 < 0.2f && f8 < 0.2f, "a batch of 64 tokens was not learnt: float32 %g, bfloat16 %g, float8 %g", f32, b16, f8);
+}
+
+// The weights of one model in another, as the first holds them.
+template <class A, class B> static void copy_weights(GPT<B>* to, GPT<A>* from) {
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        std::vector<double> w = fetch(from->param[p], from->spec[p].size);
+        std::vector<float> f(w.begin(), w.end());
+        gpt_upload(to->param[p], f.data(), f.size());
+    }
+    gpt_quantize_weights(to, true);
+}
+
+// A product that applies GELU gives the gradients of the separate kernels: in float32 up to rounding; in bfloat16 within twice the error that the
+// separate kernels have against float32.
+template <class floatX> static std::vector<std::vector<double>> fused_gradients(int fusion, int recompute) {
+    Model<floatX>* t = new Model<floatX>();
+    model_init(t, &small, 2, 32, false, recompute, 7);
+    Model<bf16>* weights = new Model<bf16>();
+    model_init(weights, &small, 2, 32, false, 1, 7);
+    scramble(&weights->gpt, 5);
+    copy_weights(&t->gpt, &weights->gpt);
+    t->gpt.gelu_fusion = fusion;
+    model_gradients(t);
+    std::vector<std::vector<double>> g(NUM_PARAMS);
+    for (int p = 0; p < NUM_PARAMS; p++) { g[p] = fetch_grad(&t->gpt, p); }
+    model_free(t);
+    model_free(weights);
+    return g;
+}
+static void test_gpt_gelu_fusion_gives_the_same_gradients(void) {
+    auto largest_difference = [](const std::vector<double>& a, const std::vector<double>& b) {
+        double worst = 0;
+        for (size_t i = 0; i < a.size(); i++) { worst = fmax(worst, fabs(a[i] - b[i])); }
+        return worst;
+    };
+    for (int recompute = 0; recompute < 2; recompute++) {
+        auto exact = fused_gradients<float>(0, recompute), plain = fused_gradients<bf16>(0, recompute);
+        for (int fusion = 1; fusion <= 2; fusion++) {
+            auto fused = fused_gradients<float>(fusion, recompute), low = fused_gradients<bf16>(fusion, recompute);
+            for (int p = 0; p < NUM_PARAMS; p++) {
+                const std::vector<double> zero(exact[p].size(), 0.0);
+                char name[64];
+                snprintf(name, sizeof(name), "gradient %d with fusion %d", p, fusion);
+                check_noise(name, largest_difference(fused[p], exact[p]), largest_difference(exact[p], zero));
+                double error = largest_difference(low[p], exact[p]), allowed = 2.0 * largest_difference(plain[p], exact[p]);
+                CHECK(error <= allowed, "bfloat16, recompute %d, fusion %d, gradient %d: error %g, twice that of the separate kernels is %g", recompute, fusion, p, error, allowed);
+            }
+        }
+    }
+}
+
+// A token through the key-value cache gives the logits of the whole context at once: in float32 up to rounding, else within twice the error that the
+// whole pass has against float32.
+template <class floatX>
+static void check_cache(bool fp8) {
+    const int T = small.max_seq_len;
+    Model<floatX>* t = new Model<floatX>();
+    Model<float>* exact = new Model<float>();
+    model_init(t, &small, 1, T, fp8, 1, 7);
+    model_init(exact, &small, 1, T, false, 1, 7);
+    scramble(&t->gpt, 5);
+    gpt_quantize_weights(&t->gpt, true);
+    copy_weights(&exact->gpt, &t->gpt);
+    std::vector<int> tokens;
+    make_tokens(&tokens, T, small.vocab_size, 3);
+    std::vector<std::vector<float>> one(T + 1), whole(T + 1), truth(T + 1);
+    int cached = 0, none = 0;
+    const int first = 5;
+    for (int n = first; n <= T; n++) { gpt_next_logits(&t->gpt, tokens.data(), n, &cached, &one[n]); CHECK(cached == n, "%d tokens are cached, not %d", cached, n); }
+    double error_one = 0, error_whole = 0, difference = 0, largest = 0;
+    for (int n = first; n <= T; n++) {
+        none = 0;
+        gpt_next_logits(&t->gpt, tokens.data(), n, &none, &whole[n]);
+        none = 0;
+        gpt_next_logits(&exact->gpt, tokens.data(), n, &none, &truth[n]);
+        for (int v = 0; v < small.vocab_size; v++) {
+            error_one = fmax(error_one, fabs(one[n][v] - truth[n][v]));
+            error_whole = fmax(error_whole, fabs(whole[n][v] - truth[n][v]));
+            difference = fmax(difference, fabs(one[n][v] - whole[n][v]));
+            largest = fmax(largest, fabs(truth[n][v]));
+        }
+    }
+    printf("    error through the cache %g, at once %g, of %g\n", error_one, error_whole, largest);
+    if (sizeof(floatX) == 4) { check_noise("logits through the cache", difference, largest); }
+    else { CHECK(error_one <= 2.0 * error_whole, "error through the cache %g, twice that of the whole pass is %g", error_one, 2.0 * error_whole); }
+    model_free(t);
+    model_free(exact);
+}
+static void test_gpt_cache_equals_the_whole_pass(void) {
+    check_cache<float>(false);
+    check_cache<bf16>(false);
+    if (!device_lacks_fp8()) { check_cache<bf16>(true); }
 }
 
 // ---------------------------------------------------------------------------- the program
@@ -576,6 +662,32 @@ static void test_trainer_guards_the_output_folder(void) {
 }
 
 // FP32 masters start from the unrounded values of a float32 model file, and a float32 run takes the masters of a checkpoint.
+// What stands between the two lines of --- of the last sample.
+static std::string sample_of(const std::string& out) {
+    size_t end = out.rfind("\n---\n"), begin = end == std::string::npos ? end : out.rfind("---\n", end - 1);
+    CHECK(begin != std::string::npos, "no sample in\n%s", out.c_str());
+    return out.substr(begin + 4, end - begin - 4);
+}
+static void test_trainer_samples_from_a_prompt(void) {
+    std::string dir, out, again, more;
+    make_data(&dir);
+    std::string sample = " --prompt=AB\\nC!\\\\D -g 50 --tokenizer " + dir + "/tokenizer.bin ";
+    CHECK(trainer(base(dir) + "-x 6 -s 6 -o " + dir + "/run -n 6" + sample, &out) == 0, "%s", out.c_str());
+    std::string trained = sample_of(out);
+    CHECK(trained.compare(0, 7, "AB\nC!\\D") == 0 && out.find("sampled 50 tokens after 7") != std::string::npos, "the sample continues the prompt:\n%s", out.c_str());
+    std::string only = "--sample-only -t 32 -e " + dir + "/run/model_00000006.bin" + sample;
+    CHECK(trainer(only, &out) == 0 && sample_of(out) == trained, "the same weights, another text: '%s', '%s'", sample_of(out).c_str(), trained.c_str());
+    CHECK(trainer("--sample-only -t 32 --resume -o " + dir + "/run" + sample, &again) == 0 && sample_of(again) == trained, "from the folder:\n%s", again.c_str());
+    CHECK(trainer(only + "--sample-seed 5", &again) == 0 && sample_of(again) != trained, "another seed, the same text");
+    CHECK(trainer(only + "--top-k 1", &again) == 0 && trainer(only + "--temperature 0", &more) == 0, "%s%s", again.c_str(), more.c_str());
+    CHECK(sample_of(again) == sample_of(more), "the likeliest token: '%s', '%s'", sample_of(again).c_str(), sample_of(more).c_str());
+    const std::string untrained = "--sample-only -t 32 --layers 2 --channels 64 --heads 4 ";
+    CHECK(trainer(untrained + "-g 100 --tokenizer " + dir + "/tokenizer.bin", &out) == 0 && out.find("sampled 99 tokens after 1") != std::string::npos, "a context that slides:\n%s", out.c_str());
+    CHECK(trainer(untrained + "-g 3 -i " + dir + "/none/x.bin --prompt=x", &out) == 1 && out.find("--prompt needs a tokenizer") != std::string::npos, "no tokenizer:\n%s", out.c_str());
+    CHECK(trainer("--sample-only --resume -o " + dir + "/empty" + sample, &out) == 1 && out.find("no checkpoint") != std::string::npos, "no checkpoint:\n%s", out.c_str());
+    remove_folder(dir);
+}
+
 static void test_trainer_masters_are_not_rounded(void) {
     std::string dir, out;
     make_data(&dir);
@@ -664,7 +776,10 @@ static void test_trainer_float8_stays_within_the_spread_of_seeds(void) {
 }
 
 int main(int argc, char** argv) {
+    static const Test llmc_tests[] = {PARITY_LLMC_TESTS};
+    if (llmc_files_parse(&argc, argv)) { return TEST_MAIN(llmc_tests); }
     static const Test tests[] = {
+        PARITY_TESTS PARITY_LLMC_TESTS
         {"gpt_float32_gradients_match_finite_differences", test_gpt_float32_gradients_match_finite_differences, QUICK},
         {"gpt_bfloat16_gradients_point_as_float32", test_gpt_bfloat16_gradients_point_as_float32, QUICK},
         {"gpt_float8_gradients_point_as_float32", test_gpt_float8_gradients_point_as_float32, QUICK},
@@ -673,6 +788,9 @@ int main(int argc, char** argv) {
         {"gpt_micro_steps_split_changes_only_noise", test_gpt_micro_steps_split_changes_only_noise, QUICK},
         {"gpt_float8_scaling_invariants_hold", test_gpt_float8_scaling_invariants_hold, QUICK},
         {"gpt_overfits_one_batch_in_every_precision", test_gpt_overfits_one_batch_in_every_precision, SLOW},
+        {"gpt_gelu_fusion_gives_the_same_gradients", test_gpt_gelu_fusion_gives_the_same_gradients, QUICK},
+        {"gpt_cache_equals_the_whole_pass", test_gpt_cache_equals_the_whole_pass, QUICK},
+        {"trainer_samples_from_a_prompt", test_trainer_samples_from_a_prompt, QUICK},
         {"trainer_repeats_bit_for_bit", test_trainer_repeats_bit_for_bit, QUICK},
         {"trainer_resume_equals_uninterrupted_float8", test_trainer_resume_equals_uninterrupted_float8, QUICK},
         {"trainer_resume_equals_uninterrupted_bfloat16", test_trainer_resume_equals_uninterrupted_bfloat16, SLOW},

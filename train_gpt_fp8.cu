@@ -21,12 +21,16 @@
 
 // defines: require, fail, fail_usage, mallocCheck, CEIL_DIV, ROUND_UP
 #include "llmc/common.h"
-// defines: Options, options_parse, options_print, options_print_row, options_to_text, options_diff, options_is_set
+// defines: Options, options_parse, options_print_llmc, options_print_rest, options_print_row, options_to_text, options_diff, options_is_set
 #include "llmc/option_table.h"
 // defines: Tokenizer, tokenizer_init, tokenizer_print, tokenizer_free
 #include "llmc/tokenizer.h"
-// defines: DataLoader, dataloader_init, dataloader_read, dataloader_digest, dataloader_free
+// defines: TokenizerEncoder, tokenizer_encode_init, tokenizer_encode, tokenizer_encode_free
+#include "llmc/tokenizer_encode.h"
+// defines: DataLoader, dataloader_init, dataloader_read, dataloader_digest, dataloader_llmc_get_order, dataloader_llmc_set_order, dataloader_free
 #include "llmc/dataloader.h"
+// defines: EvalLoader, eval_loader_init, eval_loader_read_rows, eval_loader_add_losses, eval_loader_result, eval_loader_free
+#include "llmc/eval_loader.h"
 // defines: Mt19937, mt19937_init, normal_fill, random_f32
 #include "llmc/rand.h"
 // defines: LearningRate, learning_rate_get
@@ -39,6 +43,8 @@
 #include "llmc/formats.h"
 // defines: checkpoint_find_latest
 #include "llmc/checkpoint.h"
+// defines: LlmcState, llmc_state_open, llmc_state_begin, llmc_state_next, llmc_state_close
+#include "llmc/llmc_state.h"
 // defines: Logger, logger_init
 #include "llmc/logger.h"
 // defines: launch, bf16, cudaCheck
@@ -47,15 +53,17 @@
 #include "llmc/profile.cuh"
 // defines: Device, device_init, device_alloc, device_has_fp8
 #include "llmc/gpu.cuh"
+// defines: GpuInfo, gpu_info_init, gpu_info_print, gpu_info_free
+#include "llmc/gpu_info.h"
 // defines: mfu_share, mfu_flops, mfu_speed_of_light
 #include "llmc/mfu.h"
-// defines: GemmShape, gemm, gemm_plan_or_fail, Operand, linear_forward, linear_dgrad, linear_wgrad
+// defines: GemmShape, gemm, gemm_plan_or_fail, Operand, linear_forward, linear_dgrad, linear_wgrad, linear_forward_gelu, linear_dgrad_gelu
 #include "llmc/matmul.cuh"
 // defines: encoder_forward, encoder_backward, encoder_group_tokens
 #include "llmc/encoder.cuh"
 // defines: layernorm_forward, layernorm_backward
 #include "llmc/layernorm.cuh"
-// defines: attention_forward, attention_backward, attention_scratch_bytes
+// defines: attention_forward, attention_backward, attention_decode, attention_scratch_bytes
 #include "llmc/attention.cuh"
 // defines: gelu_forward, gelu_backward
 #include "llmc/gelu.cuh"
@@ -94,13 +102,16 @@ static const Descriptor* descriptor_find(const char* name) {
     return NULL;
 }
 
+// Does the command line say all sizes, so that no model needs to be named?
+static bool gpt_sizes_given(const Options* o) { return o->layers && o->channels && o->heads && !options_is_set(o, "model"); }
+
 // The dimensions of a new model: descriptor and explicit sizes. tokenizer_vocab: 0 if there is no tokenizer.
 static ModelHeader gpt_config_from_options(const Options* o, int tokenizer_vocab) {
     ModelHeader c;
     memset(&c, 0, sizeof(c));
-    bool explicit_sizes = o->layers && o->channels && o->heads;
+    const bool explicit_sizes = gpt_sizes_given(o);
     const Descriptor* d = descriptor_find(o->model);
-    if (!d && (!explicit_sizes || options_is_set(o, "model"))) {
+    if (!d && !explicit_sizes) {
         std::string names;
         for (const Descriptor& each : descriptors) { names += std::string(names.empty() ? "" : ", ") + each.name; }
         fail(("name one of " + names + ", a file that ends in .bin, or give --layers, --channels and --heads").c_str(), "unknown model '%s'", o->model);
@@ -199,6 +210,9 @@ static uint64_t gpt_count_parameters(const ModelHeader* c) {
 static const ParamId linear_weight[NUM_LINEARS] = {P_qkvw, P_attprojw, P_fcw, P_fcprojw};
 static const ParamId linear_bias[NUM_LINEARS] = {P_qkvb, P_attprojb, P_fcb, P_fcprojb};
 
+// Elements from one layer's qkv to the next: a multiple of 128, so that each is aligned whatever the number of tokens in it.
+#define QKV_STRIDE(N, C) ROUND_UP((N) * 3 * (C), (size_t)128)
+
 // Every activation and scratch buffer. count in elements; fp8 marks buffers that exist for float8 only, plain those that exist otherwise only.
 // "saved" live from forward to backward, "scratch" die within a layer. r: recompute level; keep = 1 if the transposed copy is what is saved.
 //    name        type     elements                                   when    class
@@ -214,7 +228,7 @@ static const ParamId linear_bias[NUM_LINEARS] = {P_qkvb, P_attprojb, P_fcb, P_fc
     X(ln,         floatX,  (r < 2 ? 2 * L : 1) * N * C,               plain,  MEM_ACTIVATIONS) /* x of qkv and fc */ \
     X(ln_q,       uint8_t, (r < 2 ? 2 * L : 1) * N * C,               fp8,    MEM_ACTIVATIONS) /* the same, quantized: x.t */ \
     X(ln_x,       floatX,  N * C,                                     fp8,    MEM_SCRATCH) \
-    X(qkv,        floatX,  L * N * 3 * C,                             both,   MEM_ACTIVATIONS) \
+    X(qkv,        floatX,  L * QKV_STRIDE(N, C),                      both,   MEM_ACTIVATIONS) \
     X(lse,        float,   L * N * NH,                                both,   MEM_ACTIVATIONS) \
     X(y,          floatX,  L * N * C,                                 both,   MEM_ACTIVATIONS) \
     X(y_q,        uint8_t, L * N * C,                                 fp8,    MEM_ACTIVATIONS) /* y.t */ \
@@ -252,6 +266,7 @@ struct GPT {
     uint64_t num_parameters;
     bool fp8, fp8_keep_t;              // keep_t: operands have a transposed copy (all but 10.x)
     int recompute;
+    int gelu_fusion;                   // 1: fc's product applies GELU, 2: fcproj's dgrad its derivative as well; float32 and bfloat16 only
     int B, T;                          // what the activations are allocated for
     int head_rows;                     // rows of logits alive at once
     floatX* param[NUM_PARAMS];
@@ -288,7 +303,7 @@ static LayerBuffers<floatX> gpt_layer(GPT<floatX>* g, int l, size_t N) {
     b.res2 = slice(a->residual, 2 * l + 1, NC);
     b.ln1 = g->fp8 ? a->ln_x : slice(a->ln, ln, NC);
     b.ln2 = g->fp8 ? a->ln_x : slice(a->ln, ln + ln_next, NC);
-    b.qkv = slice(a->qkv, l, 3 * NC);
+    b.qkv = slice(a->qkv, l, QKV_STRIDE((size_t)g->B * g->T, (size_t)g->config.channels));  // whatever N: it is the key-value cache of sampling
     b.y = slice(a->y, l, NC);
     b.h = slice(a->h, l, 4 * NC);
     b.gelu = g->fp8 ? a->g_x : slice(a->g, gelu, 4 * NC);
@@ -613,39 +628,55 @@ static GemmShape head_shape(Pass pass, int rows, int C, int Vp, DType x) {
 }
 static const char* const head_names[NUM_PASSES] = {"gemm head fprop", "gemm head dgrad", "gemm head wgrad"};
 
+// FP8 products take no fewer rows than this: one token is padded with rows that nobody reads.
+#define DECODE_ROWS 16
+template <class floatX> static int gpt_decode_rows(GPT<floatX>* g) { return g->fp8 ? DECODE_ROWS : 1; }
+
 // Everything up to the final layernorm, for acts.inputs (B,T). role FP8_ROLE_X: training, keeps what backward needs; FP8_ROLE_EVAL_X: evaluation.
+// past > 0: sampling, B = T = 1: one token at position `past` of a sequence whose earlier tokens went through here before. acts.qkv is the key-value
+// cache: row p of a layer holds q, k and v of token p.
 template <class floatX>
-static void gpt_forward_trunk(GPT<floatX>* g, int B, int T, Fp8Role role) {
+static void gpt_forward_trunk(GPT<floatX>* g, int B, int T, int past, Fp8Role role) {
     Device* dev = g->dev;
     Activations<floatX>* a = &g->acts;
     const int N = B * T, L = g->config.num_layers, C = g->config.channels, NH = g->config.num_heads;
-    const size_t NC = (size_t)N * C;
+    const int M = past ? gpt_decode_rows(g) : N;  // rows of the products and of the buffers; rows from N on are garbage
+    const size_t NC = (size_t)N * C, MC = (size_t)M * C;
     const DType X = dtype_of<floatX>();
     const bool fast = gpt_fast_accum(g, PASS_FPROP);
     if (g->fp8) { fp8_scaling_begin(&g->scaling, role, dev->stream); }
-    encoder_forward(a->residual, a->inputs, g->param[P_wte], g->param[P_wpe], B, T, C, dev->stream);
+    encoder_forward(a->residual, a->inputs, g->param[P_wte], g->param[P_wpe] + (size_t)past * C, B, T, C, dev->stream);
     for (int l = 0; l < L; l++) {
-        LayerBuffers<floatX> b = gpt_layer(g, l, N);
+        LayerBuffers<floatX> b = gpt_layer(g, l, M);
         // attention: res2 = res1 + attproj(attention(qkv(ln1(res1)))); the sum itself is formed by the layernorm that reads it
-        layernorm_forward(b.ln1, b.mean1, b.rstd1, b.res1, l == 0 ? b.res1 : b.res1 - NC, l == 0 ? (floatX*)NULL : a->branch, gpt_param(g, P_ln1w, l), gpt_param(g, P_ln1b, l),
+        layernorm_forward(b.ln1, b.mean1, b.rstd1, b.res1, l == 0 ? b.res1 : b.res1 - MC, l == 0 ? (floatX*)NULL : a->branch, gpt_param(g, P_ln1w, l), gpt_param(g, P_ln1b, l),
                           N, C, gpt_amax(g, role, l, LINEAR_QKV), dev->stream);
-        Operand x = gpt_operand_x(g, role, l, LINEAR_QKV, b.ln1, b.ln1_q, N, C);
-        linear_forward(dev, b.qkv, X, x, gpt_operand_w(g, l, LINEAR_QKV), gpt_param(g, P_qkvb, l), fast);
-        attention_forward(dev, b.y, b.lse, b.qkv, a->attention, B, T, C, NH);
+        Operand x = gpt_operand_x(g, role, l, LINEAR_QKV, b.ln1, b.ln1_q, M, C);
+        linear_forward(dev, past ? a->dwide : b.qkv, X, x, gpt_operand_w(g, l, LINEAR_QKV), gpt_param(g, P_qkvb, l), fast);
+        if (past) {
+            cudaCheck(cudaMemcpyAsync(b.qkv + 3 * C * (size_t)past, a->dwide, 3 * C * sizeof(floatX), cudaMemcpyDeviceToDevice, dev->stream));
+            attention_decode(b.y, b.qkv, past, C, NH, dev->stream);
+        } else {
+            attention_forward(dev, b.y, b.lse, b.qkv, a->attention, B, T, C, NH);
+        }
         if (g->fp8) { amax_reduce(gpt_amax(g, role, l, LINEAR_ATTPROJ), b.y, NC, dev->stream); }
-        x = gpt_operand_x(g, role, l, LINEAR_ATTPROJ, b.y, b.y_q, N, C);
+        x = gpt_operand_x(g, role, l, LINEAR_ATTPROJ, b.y, b.y_q, M, C);
         linear_forward(dev, a->branch, X, x, gpt_operand_w(g, l, LINEAR_ATTPROJ), gpt_param(g, P_attprojb, l), fast);
 
         // MLP: res1 of the next layer = res2 + fcproj(gelu(fc(ln2(res2))))
         layernorm_forward(b.ln2, b.mean2, b.rstd2, b.res2, b.res1, a->branch, gpt_param(g, P_ln2w, l), gpt_param(g, P_ln2b, l), N, C, gpt_amax(g, role, l, LINEAR_FC), dev->stream);
-        x = gpt_operand_x(g, role, l, LINEAR_FC, b.ln2, b.ln2_q, N, C);
-        linear_forward(dev, b.h, X, x, gpt_operand_w(g, l, LINEAR_FC), gpt_param(g, P_fcb, l), fast);
-        gelu_forward(b.gelu, b.h, 4 * NC, gpt_amax(g, role, l, LINEAR_FCPROJ), dev->stream);
-        x = gpt_operand_x(g, role, l, LINEAR_FCPROJ, b.gelu, b.gelu_q, N, 4 * C);
+        x = gpt_operand_x(g, role, l, LINEAR_FC, b.ln2, b.ln2_q, M, C);
+        if (g->gelu_fusion >= 1) {
+            linear_forward_gelu(dev, b.gelu, b.h, x, gpt_operand_w(g, l, LINEAR_FC), gpt_param(g, P_fcb, l));
+        } else {
+            linear_forward(dev, b.h, X, x, gpt_operand_w(g, l, LINEAR_FC), gpt_param(g, P_fcb, l), fast);
+            gelu_forward(b.gelu, b.h, 4 * NC, gpt_amax(g, role, l, LINEAR_FCPROJ), dev->stream);
+        }
+        x = gpt_operand_x(g, role, l, LINEAR_FCPROJ, b.gelu, b.gelu_q, M, 4 * C);
         linear_forward(dev, a->branch, X, x, gpt_operand_w(g, l, LINEAR_FCPROJ), gpt_param(g, P_fcprojb, l), fast);
     }
-    floatX* last = a->residual + 2 * L * NC;
-    layernorm_forward(a->lnf, a->ln_mean + (size_t)2 * L * N, a->ln_rstd + (size_t)2 * L * N, last, last - NC, a->branch, g->param[P_lnfw], g->param[P_lnfb], N, C, (unsigned*)NULL, dev->stream);
+    floatX* last = a->residual + 2 * L * MC;
+    layernorm_forward(a->lnf, a->ln_mean + (size_t)2 * L * M, a->ln_rstd + (size_t)2 * L * M, last, last - MC, a->branch, g->param[P_lnfw], g->param[P_lnfb], N, C, (unsigned*)NULL, dev->stream);
 }
 
 // The head by chunks of rows: logits, loss and, if dloss > 0, their gradients at once, so that logits never exist for more rows than a chunk.
@@ -675,6 +706,9 @@ template <class floatX>
 static GemmShape gpt_linear_shape(GPT<floatX>* g, Pass pass, int i, int N) {
     const ParamSpec* spec = &g->spec[linear_weight[i]];
     const DType X = dtype_of<floatX>();
+    if ((g->gelu_fusion >= 1 && pass == PASS_FPROP && i == LINEAR_FC) || (g->gelu_fusion >= 2 && pass == PASS_DGRAD && i == LINEAR_FCPROJ)) {
+        return linear_gelu_shape(pass, N, spec->cols, spec->rows, X);
+    }
     if (!g->fp8) { return linear_shape(pass, N, spec->cols, spec->rows, X, X, X, X, false, false); }
     const Fp8Recipe* r = g->scaling.recipe;
     return linear_shape(pass, N, spec->cols, spec->rows, dtype_of_fp8(r->x), dtype_of_fp8(r->w), dtype_of_fp8(r->dy), X, g->fp8_keep_t, gpt_fast_accum(g, pass));
@@ -714,27 +748,27 @@ static void gpt_plan(GPT<floatX>* g) {
     }
 }
 
-// Sampling forwards one sequence, padded to one of a few lengths, so that there are few shapes to plan.
+// What is in the context already goes through at once, padded to one of a few lengths, so that there are few shapes to plan.
 static int sample_padded_length(int context, int T) { return min(T, ROUND_UP(context, T < 256 ? 16 : 64)); }
 
-// Plans the products of sampling from contexts of up to max_context tokens.
+// Plans the products of sampling: a first pass over `context` tokens, then a token at a time, and if `slides` a pass over the half that is kept.
 template <class floatX>
-static void gpt_plan_sampling(GPT<floatX>* g, int max_context) {
+static void gpt_plan_sampling(GPT<floatX>* g, int context, bool slides) {
     const int T = g->T, C = g->config.channels, NH = g->config.num_heads;
     const DType X = dtype_of<floatX>();
     GemmShape s = head_shape(PASS_FPROP, 1, C, g->config.padded_vocab_size, X);
     gemm_plan_or_fail(g->dev, &s, "gemm sampling");
-    for (int length = 0; length < min(T, max_context);) {
-        length = sample_padded_length(length + 1, T);
+    for (int rows : {gpt_decode_rows(g), sample_padded_length(context, T), slides ? sample_padded_length(T / 2 + 1, T) : 0}) {
+        if (!rows) { continue; }
         for (int i = 0; i < NUM_LINEARS; i++) {
-            s = gpt_linear_shape(g, PASS_FPROP, i, length);
+            s = gpt_linear_shape(g, PASS_FPROP, i, rows);
             gemm_plan_or_fail(g->dev, &s, linear_names[i]);
         }
-        for (int heads : {attention_group(NH, length), NH % attention_group(NH, length)}) {
-            if (!heads) { continue; }
-            s = attention_scores_shape(X, heads, length, C / NH, 3 * C, 3 * C);
+        for (int heads : {attention_group(NH, rows), NH % attention_group(NH, rows)}) {
+            if (!heads || rows == gpt_decode_rows(g)) { continue; }
+            s = attention_scores_shape(X, heads, rows, C / NH, 3 * C, 3 * C);
             gemm_plan_or_fail(g->dev, &s, "gemm attention");
-            s = attention_apply_shape(X, heads, length, C / NH, false, 3 * C, C);
+            s = attention_apply_shape(X, heads, rows, C / NH, false, 3 * C, C);
             gemm_plan_or_fail(g->dev, &s, "gemm attention");
         }
     }
@@ -760,9 +794,13 @@ static void gpt_backward(GPT<floatX>* g, int B, int T, int groups) {
         // MLP: dY of fcproj is the residual's gradient
         if (g->recompute >= 1) { gelu_forward(b.gelu, b.h, 4 * NC, (unsigned*)NULL, dev->stream); }
         Operand dy = gpt_operand_dy(g, l, LINEAR_FCPROJ, dres, N);
-        linear_dgrad(dev, dwide, X, dy, gpt_operand_w(g, l, LINEAR_FCPROJ), fast_d);
+        if (g->gelu_fusion >= 2) {
+            linear_dgrad_gelu(dev, dwide, b.h, dy, gpt_operand_w(g, l, LINEAR_FCPROJ));
+        } else {
+            linear_dgrad(dev, dwide, X, dy, gpt_operand_w(g, l, LINEAR_FCPROJ), fast_d);
+        }
         linear_wgrad(dev, gpt_grad_weight(g, P_fcprojw, l), X, dy, gpt_saved_x(g, l, LINEAR_FCPROJ, b.gelu, b.gelu_q, N, 4 * C, g->recompute >= 1), fast_w);
-        gelu_backward(dwide, b.h, dwide, 4 * NC, gpt_amax(g, FP8_ROLE_DY, l, LINEAR_FC), dev->stream);
+        if (g->gelu_fusion < 2) { gelu_backward(dwide, b.h, dwide, 4 * NC, gpt_amax(g, FP8_ROLE_DY, l, LINEAR_FC), dev->stream); }
         if (g->recompute >= 2) { layernorm_forward(b.ln2, b.mean2, b.rstd2, b.res2, b.res2, (floatX*)NULL, gpt_param(g, P_ln2w, l), gpt_param(g, P_ln2b, l), N, C, (unsigned*)NULL, dev->stream); }
         dy = gpt_operand_dy(g, l, LINEAR_FC, dwide, N);
         linear_dgrad(dev, dx, X, dy, gpt_operand_w(g, l, LINEAR_FC), fast_d);
@@ -809,7 +847,7 @@ static void gpt_micro_step(GPT<floatX>* g, const int* inputs, const int* targets
     cudaCheck(cudaMemcpyAsync(a->group_start, h_start, (groups + 1) * sizeof(int), cudaMemcpyHostToDevice, stream));
     cudaCheck(cudaMemcpyAsync(a->group_token, h_token, groups * sizeof(int), cudaMemcpyHostToDevice, stream));
     cudaCheck(cudaEventRecord(g->staged[slot], stream));
-    gpt_forward_trunk(g, B, T, FP8_ROLE_X);
+    gpt_forward_trunk(g, B, T, 0, FP8_ROLE_X);
     gpt_head(g, N, 1.0f / ((float)N * accum));
     gpt_backward(g, B, T, groups);
     g->micro_steps++;
@@ -871,10 +909,18 @@ typedef struct {
     Options opt;
     Device dev;
     DataLoader train, val;
+    EvalLoader eval;
+    GpuInfo gpu_info;
+    bool has_gpu_info;
     Tokenizer tokenizer;
+    std::string tokenizer_path;
+    std::vector<int> sample_start;
     Logger logger;
     LearningRate schedule;
     OutlierDetector loss_outliers, norm_outliers;
+    bool llmc_state;           // the checkpoint to resume from is llm.c's
+    int order_ranks;           // processes of the run whose data order goes on
+    bool has_eval;             // the questions of --eval-data are there and wanted
     int accum;                 // micro-steps an optimizer step
     uint64_t total_tokens;     // tokens an optimizer step
     int num_steps;             // of the whole run
@@ -883,10 +929,11 @@ typedef struct {
     int resumed_step;          // -1: fresh start
     int folder_lock;           // descriptor that keeps other runs out of the output folder, -1: none
     int nonfinite_in_a_row;
-    double ms_sum;             // of the timed steps of this process
+    double ms_first, ms_sum;   // of the first step of this process, of the later ones
     int ms_count;
     float ema_tokens_per_second;
     int ema_count;
+    double eta_printed_ms;
     std::vector<int> inputs, targets;
 } Run;
 
@@ -915,7 +962,8 @@ static void state_read_tensors(StateReader* r, const char* name, const ParamSpec
     fileCheck(state_read_section_end(r, &error), &error);
 }
 
-// All that resume needs besides the model file. Sections: m, v, master (if kept), run, outliers, and the FP8 state (amax, scale of every slot).
+// All that resume needs besides the model file. Sections: m, v, master (if kept), run, outliers, order (llm.c's data order only), and the FP8 state
+// (amax, scale of every slot).
 template <class floatX>
 static bool run_save_state(Run* run, GPT<floatX>* g, const char* path, uint64_t model_bytes, uint64_t model_digest, FileError* error) {
     StateWriter w;
@@ -929,6 +977,11 @@ static bool run_save_state(Run* run, GPT<floatX>* g, const char* path, uint64_t 
     ok = ok && state_write_section(&w, "run", FILE_U64, sizeof(record) / 8, &record, error);
     OutlierDetector outliers[2] = {run->loss_outliers, run->norm_outliers};
     ok = ok && state_write_section(&w, "outliers", FILE_U8, sizeof(outliers), outliers, error);
+    if (run->train.order == DATA_ORDER_LLMC) {
+        std::vector<uint8_t> order(dataloader_llmc_order_bytes(&run->train));
+        dataloader_llmc_get_order(&run->train, order.data());
+        ok = ok && state_write_section(&w, "order", FILE_U8, order.size(), order.data(), error);
+    }
     if (g->fp8) {
         Fp8ScalingHost h;
         fp8_scaling_copy(&g->scaling, &h);
@@ -967,9 +1020,82 @@ static bool run_save_checkpoint(Run* run, GPT<floatX>* g) {
     return true;
 }
 
+// What the checkpoint to resume from implies, unless the command line says otherwise: the master weights, which would be lost for good, and the data
+// order. llm.c's state stands for its FP32 masters and its order.
+static void run_adopt_checkpoint(Run* run, int num_ranks) {
+    Options* o = &run->opt;
+    char path[FILE_PATH_MAX];
+    int32_t head[5];
+    FileError error;
+    InputFile file;
+    checkpoint_state_path(path, o->output_dir, run->resumed_step, 0);
+    fileCheck(input_file_open(&file, path, &error), &error);
+    fileCheck(input_file_read(&file, head, sizeof(head), &error), &error);
+    input_file_close(&file);
+    run->llmc_state = head[0] == LLMC_STATE_MAGIC;
+    if (!run->llmc_state) {
+        StateReader r;
+        fileCheck(state_read_open(&r, path, &error), &error);
+        for (const OptionDiff& d : options_diff(r.config, options_to_text(o))) {
+            if ((d.name != "data_order" && d.name != "master_dtype") || !d.in_before || options_is_set(o, d.name.c_str())) { continue; }
+            const OptionSpec* spec = option_find(d.name.c_str(), d.name.size());
+            option_store(o, spec, option_long_name(spec).c_str(), d.before.c_str());  // a choice: nothing points into d
+            printf("resume: %s stays %s, as in the checkpoint\n", option_long_name(spec).c_str(), d.before.c_str());
+        }
+        state_read_close(&r);
+        return;
+    }
+    run->order_ranks = num_ranks;
+    printf("the checkpoint is llm.c's, of %d process%s: its moments, masters and place in the data are taken over\n", num_ranks, num_ranks > 1 ? "es" : "");
+    if (!options_is_set(o, "data_order")) { o->data_order = OPT_ORDER_LLMC; }
+    if (head[4] == 1 && !options_is_set(o, "master_dtype")) { o->master_dtype = OPT_MASTER_FLOAT32; }
+}
+
+// Moments, masters and the place in the data of an llm.c run; the weights are in its model file.
+template <class floatX>
+static void run_load_llmc_state(Run* run, GPT<floatX>* g) {
+    const Options* o = &run->opt;
+    FileError error;
+    LlmcState s;
+    LlmcTensor tensors[NUM_PARAMS];
+    for (int p = 0; p < NUM_PARAMS; p++) { tensors[p] = {(uint64_t)g->spec[p].layers, g->spec[p].part}; }
+    fileCheck(llmc_state_open(&s, o->output_dir, run->resumed_step, tensors, NUM_PARAMS, &error), &error);
+    std::vector<float> buffer(COPY_CHUNK);
+    auto read = [&](LlmcStateArray array, float* const* to) {
+        llmc_state_begin(&s, array);
+        gpt_for_pieces(g->spec, [&](int p, size_t at, size_t n) {
+            fileCheck(llmc_state_next(&s, buffer.data(), n, &error), &error);
+            cudaCheck(cudaMemcpy(to[p] + at, buffer.data(), n * sizeof(float), cudaMemcpyHostToDevice));
+        });
+    };
+    read(LLMC_STATE_M, g->m);
+    read(LLMC_STATE_V, g->v);
+    if (s.has_master && g->has_master) { read(LLMC_STATE_MASTER, g->master); }
+    else if (s.has_master && sizeof(floatX) == 4) { read(LLMC_STATE_MASTER, (float**)g->param); }
+    else if (s.has_master) { printf("resume: the float32 masters of llm.c's checkpoint are not used (--master-dtype bfloat16)\n"); }
+    else if (g->has_master) { printf("resume: llm.c's checkpoint has no float32 masters; they start from the weights of its model file\n"); }
+    run->step = s.step;
+    run->position = (uint64_t)s.step * run->total_tokens / o->seq_len;
+    if (o->data_order == OPT_ORDER_LLMC && !s.shuffle) {  // that run repeated one batch (-a 1): it has no place in the data
+        run->position = 0;
+        if (!o->overfit_single_batch) { printf("resume: llm.c's run repeated one batch (-a 1); now the data starts from its beginning\n"); }
+    } else if (o->data_order == OPT_ORDER_LLMC && !o->overfit_single_batch) {
+        const uint64_t unit = (uint64_t)o->batch_size * o->seq_len * s.num_ranks;
+        require(run->total_tokens % unit == 0, "give the --total-batch-tokens (-d) and --batch-size (-b) that the run had", "--total-batch-tokens %llu is no multiple of %llu, "
+                "one batch of each of the %d processes that llm.c's run had", (unsigned long long)run->total_tokens, (unsigned long long)unit, s.num_ranks);
+        for (int r = 0; r < s.num_ranks; r++) {
+            fileCheck(dataloader_llmc_set_place(&run->train, r, &s.ranks[r].place, run->position, s.ranks[r].file.path, &error), &error);
+        }
+    } else if (o->data_order == OPT_ORDER_SEQUENCE) {
+        printf("resume: the data goes on in the order of --data-order sequence, after as many tokens: some of llm.c's epoch come again, others are left out\n");
+    }
+    llmc_state_close(&s);
+}
+
 // Moments, masters, position and FP8 state of the checkpoint whose model is loaded already.
 template <class floatX>
 static void run_load_state(Run* run, GPT<floatX>* g, uint64_t model_digest) {
+    if (run->llmc_state) { run_load_llmc_state(run, g); return; }
     char path[FILE_PATH_MAX];
     FileError error;
     StateReader r;
@@ -979,7 +1105,9 @@ static void run_load_state(Run* run, GPT<floatX>* g, uint64_t model_digest) {
             "the model file of step %d does not have the checksum that '%s' names: %016llx, not %016llx", run->resumed_step, path,
             (unsigned long long)model_digest, (unsigned long long)r.header.model_xxh64);
     for (const OptionDiff& d : options_diff(r.config, options_to_text(&run->opt))) {
-        if (d.name != "resume") { printf("resume: --%s was %s, is %s\n", d.name.c_str(), d.before.c_str(), d.after.c_str()); }
+        if (d.name == "resume") { continue; }
+        const OptionSpec* spec = option_find(d.name.c_str(), d.name.size());
+        printf("resume: %s was %s, is %s\n", spec ? option_long_name(spec).c_str() : d.name.c_str(), d.before.c_str(), d.after.c_str());
     }
     RunRecord record;
     fileCheck(state_read_section(&r, "run", FILE_U64, sizeof(record) / 8, &record, &error), &error);
@@ -995,9 +1123,17 @@ static void run_load_state(Run* run, GPT<floatX>* g, uint64_t model_digest) {
     }
     run->step = (int)r.header.step;
     run->nonfinite_in_a_row = (int)record.nonfinite;
+    FileError none;
+    const StateSection* order = state_find(&r, "order", &none);
+    if (run->train.order == DATA_ORDER_LLMC && order) {
+        std::vector<uint8_t> kept(order->count);
+        fileCheck(state_read_section(&r, "order", FILE_U8, kept.size(), kept.data(), &error), &error);
+        fileCheck(dataloader_llmc_set_order(&run->train, kept.data(), kept.size(), path, &error), &error);
+    } else if ((run->train.order == DATA_ORDER_LLMC) != (order != NULL)) {
+        printf("resume: --data-order changed: the data goes on in the new order after as many tokens\n");
+    }
     state_read_tensors(&r, "m", g->spec, g->m, g->num_parameters);
     state_read_tensors(&r, "v", g->spec, g->v, g->num_parameters);
-    FileError none;
     if (g->has_master) {
         if (state_find(&r, "master", &none)) { state_read_tensors(&r, "master", g->spec, g->master, g->num_parameters); }
         else { printf("resume: the checkpoint has no float32 masters; they start from the weights of its model file\n"); }
@@ -1028,22 +1164,38 @@ static void run_load_state(Run* run, GPT<floatX>* g, uint64_t model_digest) {
 
 // ---------------------------------------------------------------------------- [I] evaluation and sampling
 
-// Mean loss over up to max_batches batches of the validation set from its start (-1: all of it).
+// A batch of the host to the device and through the model, without gradients; acts.losses (N) then holds the loss of every position. Waits for the
+// batch to be copied only: inputs and targets may be changed after the stream was waited for.
 template <class floatX>
-static float gpt_validate(Run* run, GPT<floatX>* g, int max_batches) {
-    const int B = g->B, T = g->T, N = B * T;
-    uint64_t batches = run->val.num_sequences / B;
-    if (batches == 0) { batches = 1; }  // fewer sequences than a batch: some are read twice
-    if (max_batches >= 0 && batches > (uint64_t)max_batches) { batches = max_batches; }
+static void gpt_evaluate(GPT<floatX>* g, const int* inputs, const int* targets) {
+    cudaStream_t stream = g->dev->stream;
+    const int N = g->B * g->T;
+    cudaCheck(cudaMemcpyAsync(g->acts.inputs, inputs, N * sizeof(int), cudaMemcpyHostToDevice, stream));
+    cudaCheck(cudaMemcpyAsync(g->acts.targets, targets, N * sizeof(int), cudaMemcpyHostToDevice, stream));
+    cudaCheck(cudaMemsetAsync(g->acts.losses, 0, N * sizeof(float), stream));
+    gpt_forward_trunk(g, g->B, g->T, 0, FP8_ROLE_EVAL_X);
+    gpt_head(g, N, 0.0f);
+}
+
+// Batches of one validation. llm.c's order: as many as asked for, from the start again when the data ends. Else: no sequence twice, unless there are fewer than B.
+static uint64_t run_val_batches(const Run* run) {
+    const Options* o = &run->opt;
+    const bool llmc = o->data_order == OPT_ORDER_LLMC;
+    uint64_t all = llmc ? run->val.num_tokens / ((uint64_t)o->batch_size * o->seq_len) : run->val.num_sequences / o->batch_size;
+    if (all == 0) { all = 1; }
+    return o->val_steps < 0 || (!llmc && all < (uint64_t)o->val_steps) ? all : (uint64_t)o->val_steps;
+}
+
+// Mean loss over the batches of run_val_batches from the start of the validation set. At least one.
+template <class floatX>
+static float run_validate(Run* run, GPT<floatX>* g) {
+    const int B = g->B, N = B * g->T;
+    const uint64_t batches = run_val_batches(run);
     double sum = 0.0;
     for (uint64_t i = 0; i < batches; i++) {
         dataloader_read(&run->val, run->inputs.data(), run->targets.data(), B, i * B);
+        gpt_evaluate(g, run->inputs.data(), run->targets.data());
         cudaStream_t stream = g->dev->stream;
-        cudaCheck(cudaMemcpyAsync(g->acts.inputs, run->inputs.data(), N * sizeof(int), cudaMemcpyHostToDevice, stream));
-        cudaCheck(cudaMemcpyAsync(g->acts.targets, run->targets.data(), N * sizeof(int), cudaMemcpyHostToDevice, stream));
-        cudaCheck(cudaMemsetAsync(g->acts.losses, 0, N * sizeof(float), stream));
-        gpt_forward_trunk(g, B, T, FP8_ROLE_EVAL_X);
-        gpt_head(g, N, 0.0f);
         sum_all(g->acts.scalars, g->acts.losses, N, stream);
         float loss = 0.0f;
         cudaCheck(cudaMemcpyAsync(&loss, g->acts.scalars, sizeof(float), cudaMemcpyDeviceToHost, stream));
@@ -1053,59 +1205,124 @@ static float gpt_validate(Run* run, GPT<floatX>* g, int max_batches) {
     return (float)(sum / batches);
 }
 
-// Logits (V) f32 on the host, of the position `last` of the tokens (T) on the host; T as gpt_forward_trunk takes it.
+// Opens the questions, if they are wanted. A missing file does not end the run, as in llm.c.
+static void run_open_eval(Run* run, int vocab_size) {
+    const Options* o = &run->opt;
+    FileError error;
+    if (!o->hellaswag) { return; }
+    run->has_eval = eval_loader_init(&run->eval, o->eval_data, o->seq_len, vocab_size, 0, 1, &error);
+    if (run->has_eval) { return; }
+    if (error.code != ENOENT) { fileCheck(false, &error); }
+    printf("HellaSwag eval not found at %s, skipping its evaluation\nYou can run `python3 dev/data/hellaswag.py` to make it, then use it with `-h 1`.\n", o->eval_data);
+}
+
+// The share of the questions that the model answers right.
 template <class floatX>
-static void gpt_logits(GPT<floatX>* g, const int* tokens, int T, int last, std::vector<float>* logits) {
+static void run_evaluate(Run* run, GPT<floatX>* g) {
+    EvalLoader* eval = &run->eval;
+    const int B = g->B;
+    std::vector<float> losses((size_t)B * g->T);
+    for (int row = 0, batch = 0; row < eval->num_rows; row += B, batch++) {
+        if (batch % 10 == 0) {
+            printf("evaluating HellaSwag: %d/%d\r", batch, CEIL_DIV(eval->num_rows, B));
+            fflush(stdout);
+        }
+        eval_loader_read_rows(eval, run->inputs.data(), run->targets.data(), row, B);
+        gpt_evaluate(g, run->inputs.data(), run->targets.data());
+        cudaCheck(cudaMemcpyAsync(losses.data(), g->acts.losses, losses.size() * sizeof(float), cudaMemcpyDeviceToHost, g->dev->stream));
+        cudaCheck(cudaStreamSynchronize(g->dev->stream));
+        eval_loader_add_losses(eval, losses.data(), row, B);
+    }
+    int correct = 0, total = 0;
+    eval_loader_result(eval, &correct, &total);
+    const float accuracy = (float)correct / total;
+    printf("HellaSwag: %d/%d = %f\n", correct, total, accuracy);
+    logger_log_eval(&run->logger, run->step, accuracy);
+}
+
+// Logits (V) f32 of the token after tokens (n) on the host, n <= T. *cached tokens went through before and lie in the key-value cache: a single new
+// one is one row; otherwise all go through.
+template <class floatX>
+static void gpt_next_logits(GPT<floatX>* g, const int* tokens, int n, int* cached, std::vector<float>* logits) {
     const int C = g->config.channels, V = g->config.vocab_size, Vp = g->config.padded_vocab_size;
+    const bool one = *cached > 0 && n == *cached + 1;
     cudaStream_t stream = g->dev->stream;
-    cudaCheck(cudaMemcpyAsync(g->acts.inputs, tokens, T * sizeof(int), cudaMemcpyHostToDevice, stream));
-    gpt_forward_trunk(g, 1, T, FP8_ROLE_EVAL_X);
+    std::vector<int> input(tokens + (one ? n - 1 : 0), tokens + n);
+    if (!one) { input.resize(sample_padded_length(n, g->T), tokens[0]); }  // rows beyond n: later tokens, which earlier ones cannot see
+    cudaCheck(cudaMemcpyAsync(g->acts.inputs, input.data(), input.size() * sizeof(int), cudaMemcpyHostToDevice, stream));
+    gpt_forward_trunk(g, 1, (int)input.size(), one ? n - 1 : 0, FP8_ROLE_EVAL_X);
     GemmShape s = head_shape(PASS_FPROP, 1, C, Vp, dtype_of<floatX>());
-    gemm(g->dev, "gemm sampling", &s, g->acts.logits, g->acts.lnf + (size_t)last * C, g->param[P_wte], NULL, NULL, NULL);
+    gemm(g->dev, "gemm sampling", &s, g->acts.logits, g->acts.lnf + (one ? 0 : (size_t)(n - 1) * C), g->param[P_wte], NULL, NULL, NULL);
     std::vector<floatX> row(V);
     cudaCheck(cudaMemcpyAsync(row.data(), g->acts.logits, V * sizeof(floatX), cudaMemcpyDeviceToHost, stream));
     cudaCheck(cudaStreamSynchronize(stream));
     logits->resize(V);
     for (int i = 0; i < V; i++) { (*logits)[i] = to_float(row[i]); }
+    *cached = n;
 }
-
-// Text from the end-of-text token on (bytes: from a newline), up to `length` tokens; once the context is full, it slides by half. The same seed gives
-// the same text for the same weights.
-template <class floatX>
-static void run_sample(Run* run, GPT<floatX>* g) {
-    const Options* o = &run->opt;
-    Tokenizer* t = &run->tokenizer;
-    const int start = t->ok && t->vocab_size == BYTE_VOCAB ? '\n' : t->ok ? (int)t->eot : g->config.vocab_size - 1;
-    std::vector<int> tokens(1, start);
-    std::vector<float> logits;
-    std::vector<int> padded;
-    uint64_t rng = o->sample_seed;
-    printf("generating:\n---\n");
-    while ((int)tokens.size() < o->sample_length) {
-        int context = (int)tokens.size();
-        if (context > g->T) { context = g->T / 2 + (context - g->T - 1) % (g->T - g->T / 2) + 1; }
-        int length = sample_padded_length(context, g->T);
-        padded.assign(length, start);
-        for (int i = 0; i < context; i++) { padded[i] = tokens[tokens.size() - context + i]; }
-        gpt_logits(g, padded.data(), length, context - 1, &logits);
-        int next = sample_softmax(logits.data(), g->config.vocab_size, random_f32(&rng), o->temperature);
-        if (next < 0) { printf("(the logits are not finite)"); break; }
-        tokens.push_back(next);
-        if (t->ok) { tokenizer_print(t, stdout, next); } else { printf("%d ", next); }
-        fflush(stdout);
-    }
-    tokenizer_print_end(t);
-    printf("\n---\n");
-    fflush(stdout);
-}
-
-// ---------------------------------------------------------------------------- [J] main loop
 
 static double clock_ms(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * 1e3 + t.tv_nsec * 1e-6;
 }
+
+// What samples start from: the prompt (\\n, \\t and \\\\ are a newline, a tab and a backslash), or the end-of-text token (bytes: a newline).
+static void run_open_prompt(Run* run, int vocab_size) {
+    const Options* o = &run->opt;
+    Tokenizer* t = &run->tokenizer;
+    run->sample_start.assign(1, t->ok && t->vocab_size == BYTE_VOCAB ? '\n' : t->ok ? (int)t->eot : vocab_size - 1);
+    if (!o->prompt[0]) { return; }
+    require(t->ok, "name its file with --tokenizer", "--prompt needs a tokenizer");
+    static const char letters[] = "nt\\", meant[] = "\n\t\\";
+    std::string text;
+    for (const char* p = o->prompt; *p; p++) {
+        const char* escape = *p == '\\' && p[1] ? strchr(letters, p[1]) : NULL;
+        text += escape ? meant[escape - letters] : *p;
+        p += escape != NULL;
+    }
+    TokenizerEncoder encoder;
+    tokenizer_encode_init(&encoder, t, run->tokenizer_path.c_str());
+    size_t n = tokenizer_encode(&encoder, text.data(), text.size(), true);
+    run->sample_start.assign(encoder.ids, encoder.ids + n);
+    tokenizer_encode_free(&encoder);
+}
+
+// Samples --sample-length tokens: after a prompt so many, or until the text ends; without one the start token counts, as in llm.c. A full context
+// slides by half. The same seed gives the same text for the same weights.
+template <class floatX>
+static void run_sample(Run* run, GPT<floatX>* g) {
+    const Options* o = &run->opt;
+    Tokenizer* t = &run->tokenizer;
+    std::vector<int> tokens = run->sample_start;
+    std::vector<float> logits;
+    uint64_t rng = o->sample_seed;
+    const bool prompted = o->prompt[0] != 0;
+    const size_t end = prompted ? tokens.size() + o->sample_length : o->sample_length;
+    int cached = 0, sampled = 0;
+    const double begin = clock_ms();
+    printf("generating:\n---\n");
+    if (prompted) { for (int id : tokens) { tokenizer_print(t, stdout, id); } }
+    while (tokens.size() < end) {
+        int context = (int)tokens.size(), T = g->T;
+        if (context > T) { context = T / 2 + (context - T - 1) % (T - T / 2) + 1; }
+        if (context <= cached) { cached = 0; }  // it slid
+        gpt_next_logits(g, tokens.data() + tokens.size() - context, context, &cached, &logits);
+        int next = sample_softmax(logits.data(), g->config.vocab_size, random_f32(&rng), o->temperature, o->top_k);
+        if (next < 0) { printf("(the logits are not finite)"); break; }
+        sampled++;
+        if (prompted && t->vocab_size != BYTE_VOCAB && next == (int)t->eot) { break; }
+        tokens.push_back(next);
+        if (t->ok) { tokenizer_print(t, stdout, next); } else { printf("%d ", next); }
+        fflush(stdout);
+    }
+    tokenizer_print_end(t);
+    printf("\n---\n");
+    if (sampled) { printf("sampled %d tokens after %zu: %.0f tokens/s\n", sampled, run->sample_start.size(), sampled / (clock_ms() - begin) * 1e3); }
+    fflush(stdout);
+}
+
+// ---------------------------------------------------------------------------- [J] main loop
 
 static std::string duration_text(double seconds) {
     char text[32];
@@ -1191,7 +1408,10 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
     const double ms = clock_ms() - begin;
     run->step++;
     float tokens_per_second = (float)(run->total_tokens / ms * 1e3);
-    if (run->ms_count++ > 0) {  // the first step of a process plans and warms up
+    if (run->ms_count++ == 0) {  // it plans and warms up, and does not count in averages
+        run->ms_first = ms;
+        run->eta_printed_ms = begin;
+    } else {
         run->ms_sum += ms;
         run->ema_tokens_per_second = 0.95f * run->ema_tokens_per_second + 0.05f * tokens_per_second;
         tokens_per_second = run->ema_tokens_per_second / (1.0f - powf(0.95f, (float)++run->ema_count));
@@ -1199,11 +1419,15 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
     logger_log_train(&run->logger, run->step - 1, loss, lr, norm);
     if (run->step % o->log_every == 0 || run->step == run->num_steps) {
         const ModelHeader* c = &g->config;
-        char mfu[48] = "n/a bf16 MFU";
-        if (g->dev->is_cpu) { snprintf(mfu, sizeof(mfu), "n/a bf16 MFU (CPU device)"); }
+        char mfu[32] = "n/a bf16 MFU";  // no peak is known: another GPU than mfu.h has, or the CPU device
         if (g->dev->peak) { snprintf(mfu, sizeof(mfu), "%.1f%% bf16 MFU", 100.0 * mfu_share(g->dev->peak, (double)g->num_parameters, c->num_layers, c->channels, T, run->total_tokens / ms * 1e3)); }
-        printf("step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %s | %.0f tok/s | ETA %s\n", run->step, run->num_steps, loss, loss_z, norm, norm_z, lr, ms,
-               mfu, tokens_per_second, duration_text((run->num_steps - run->step) * (double)run->total_tokens / tokens_per_second).c_str());
+        printf("step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %s | %.0f tok/s\n", run->step, run->num_steps, loss, loss_z, norm, norm_z, lr, ms,
+               mfu, tokens_per_second);  // llm.c's line, which other programs read: what is new has lines of its own
+        if (run->has_gpu_info && run->step % o->gpu_info_every == 0) { gpu_info_print(&run->gpu_info, stdout); }
+        if (run->step < run->num_steps && run->ms_count > 1 && clock_ms() - run->eta_printed_ms >= 20e3) {
+            printf("%18sETA %s\n", "", duration_text((run->num_steps - run->step) * (double)run->total_tokens / tokens_per_second).c_str());
+            run->eta_printed_ms = clock_ms();
+        }
         fflush(stdout);
     }
     if (g->fp8 && o->fp8_stats_every && run->step % o->fp8_stats_every == 0) { run_print_fp8_stats(g); }
@@ -1217,47 +1441,97 @@ static std::string folder_of(const std::string& path) {
 
 static void run_open_tokenizer(Run* run) {
     const Options* o = &run->opt;
-    if (o->tokenizer[0]) {
-        require(tokenizer_init(&run->tokenizer, o->tokenizer), "check --tokenizer", "there is no tokenizer file '%s'", o->tokenizer);
-    } else if (!tokenizer_init(&run->tokenizer, (folder_of(o->train_data) + "/tokenizer.bin").c_str()) && !tokenizer_init(&run->tokenizer, "gpt2_tokenizer.bin")) {
-        printf("no tokenizer found (tokenizer.bin beside the data, gpt2_tokenizer.bin): samples are printed as token ids\n");
+    const bool named = o->tokenizer[0] != 0;
+    for (std::string path : {named ? std::string(o->tokenizer) : folder_of(o->train_data) + "/tokenizer.bin", std::string("gpt2_tokenizer.bin")}) {
+        if (tokenizer_init(&run->tokenizer, path.c_str())) { run->tokenizer_path = path; return; }
+        require(!named, "check --tokenizer", "there is no tokenizer file '%s'", path.c_str());
     }
+    if (o->sample_every || o->sample_only) {
+        printf("---\nWARNING: no tokenizer found: neither '%s/tokenizer.bin' nor 'gpt2_tokenizer.bin'.\nSamples are printed as token ids. The scripts in data/ make it with the data.\n---\n",
+               folder_of(o->train_data).c_str());
+    }
+}
+
+static void run_open_gpu_info(Run* run) {
+    if (run->opt.gpu_info_every <= 0) { return; }
+    char reason[256] = "the CPU device has no such figures";
+#ifndef GPT_CPU_DEVICE
+    char bus_id[32];
+    int device;
+    cudaCheck(cudaGetDevice(&device));
+    cudaCheck(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), device));
+    run->has_gpu_info = gpu_info_init(&run->gpu_info, bus_id, reason);
+#endif
+    if (!run->has_gpu_info) { fprintf(stderr, "note: --gpu-info-every prints nothing: %s\n", reason); }
 }
 
 static void run_open_data(Run* run, int vocab_size) {
     const Options* o = &run->opt;
-    dataloader_init(&run->val, o->val_data, o->seq_len, vocab_size, false, o->seed);
-    dataloader_init(&run->train, o->train_data, o->seq_len, vocab_size, true, o->seed);
-    run->total_tokens = o->total_batch_tokens > 0 ? o->total_batch_tokens : (uint64_t)o->batch_size * o->seq_len;
-    run->accum = (int)(run->total_tokens / ((uint64_t)o->batch_size * o->seq_len));
-    uint64_t epoch = run->train.num_sequences * o->seq_len / run->total_tokens;
+    const DataOrder order = o->data_order == OPT_ORDER_LLMC ? DATA_ORDER_LLMC : DATA_ORDER_SEQUENCE;
+    dataloader_init(&run->val, o->val_data, o->seq_len, vocab_size, false, o->seed, order, o->batch_size, 1);
+    dataloader_init(&run->train, o->train_data, o->seq_len, vocab_size, true, o->seed, order, o->batch_size, run->order_ranks);
+    uint64_t epoch = run->train.num_tokens / run->total_tokens;
     run->num_steps = o->max_steps >= 0 ? o->max_steps : (int)(epoch < 1 ? 1 : epoch > 1000000000 ? 1000000000 : epoch);
     run->schedule = {o->schedule, o->learning_rate, o->warmup_steps, run->num_steps, o->final_lr_fraction};
     if (run->train.num_sequences * (uint64_t)o->seq_len < run->total_tokens) {
         printf("note: an optimizer step takes %llu tokens, the training data has %llu in whole sequences: some repeat within a step\n", (unsigned long long)run->total_tokens,
                (unsigned long long)(run->train.num_sequences * o->seq_len));
     }
-    if (run->val.num_sequences < (uint64_t)o->batch_size && o->val_steps != 0) {
+    if (run->val.num_sequences < (uint64_t)o->batch_size && o->val_steps != 0 && o->data_order == OPT_ORDER_SEQUENCE) {
         printf("note: the validation data has %llu sequences, fewer than --batch-size %d: some count twice\n", (unsigned long long)run->val.num_sequences, o->batch_size);
     }
     run->inputs.resize((size_t)o->batch_size * o->seq_len);
     run->targets.resize((size_t)o->batch_size * o->seq_len);
 }
 
+// llm.c's parameter table from the device on, then what only this program has.
 template <class floatX>
 static void run_print_model(Run* run, GPT<floatX>* g, const char* origin) {
+    Options* o = &run->opt;
     const ModelHeader* c = &g->config;
     options_print_row(stdout, "device", "%s", run->dev.props.name);
-    if (run->dev.peak) { options_print_row(stdout, "peak TFlops", "bf16 %.1f, fp8 %.1f", run->dev.peak->bf16, run->dev.peak->fp8); }
-    options_print_row(stdout, "precision", "%s", g->fp8 ? "float8 (linear layers), bfloat16" : sizeof(floatX) == 2 ? "bfloat16" : run->dev.tf32 ? "float32 (TF32 products)" : "float32");
-    options_print_row(stdout, "weights from", "%s", origin);
-    options_print_row(stdout, "dimensions", "L %d, C %d, NH %d, V %d (padded %d), maxT %d", c->num_layers, c->channels, c->num_heads, c->vocab_size, c->padded_vocab_size, c->max_seq_len);
-    options_print_row(stdout, "parameters", "%llu", (unsigned long long)g->num_parameters);
-    options_print_row(stdout, "tokens", "train %lld, val %lld", (long long)run->train.num_tokens, (long long)run->val.num_tokens);
-    options_print_row(stdout, "steps", "%d of %llu tokens, %d micro-steps each", run->num_steps, (unsigned long long)run->total_tokens, run->accum);
+    if (run->dev.peak) { options_print_row(stdout, "peak TFlops", "%.1f", run->dev.peak->bf16); } else { options_print_row(stdout, "peak TFlops", "n/a"); }
+    options_print_row(stdout, "precision", "%s", g->fp8 ? "FP8" : sizeof(floatX) == 2 ? "BF16" : run->dev.tf32 ? "TF32" : "FP32");
     options_print_rule(stdout);
+    options_print_row(stdout, "weight init method", "%s", run->resumed_step >= 0 ? "intermediate checkpoint" : origin);
+    options_print_row(stdout, "max_sequence_length T", "%d", c->max_seq_len);
+    options_print_row(stdout, "vocab_size V", "%d", c->vocab_size);
+    options_print_row(stdout, "padded_vocab_size Vp", "%d", c->padded_vocab_size);
+    options_print_row(stdout, "num_layers L", "%d", c->num_layers);
+    options_print_row(stdout, "num_heads NH", "%d", c->num_heads);
+    options_print_row(stdout, "channels C", "%d", c->channels);
+    options_print_row(stdout, "num_parameters", "%llu", (unsigned long long)g->num_parameters);
+    options_print_rule(stdout);
+    if (!o->sample_only) {
+        options_print_row(stdout, "train_num_batches", "%d", run->num_steps);
+        options_print_row(stdout, "val_num_batches", "%llu", (unsigned long long)run_val_batches(run));
+        options_print_rule(stdout);
+        options_print_row(stdout, "run hellaswag", "%s", run->has_eval ? "yes" : "no");
+        options_print_rule(stdout);
+    }
+    if (o->zero_stage == 0) { printf("| Zero Optimization is disabled                                              |\n"); }
+    if (o->zero_stage >= 2) {
+        printf("| Disabling Zero Optimization, Zero Stage2 and Stage3 are not yet supported  |\n");
+        o->zero_stage = 0;
+    }
+    options_print_row(stdout, "num_processes", "%d", o->num_processes);
+    options_print_row(stdout, "zero_stage", "%d", o->zero_stage);
+    options_print_rule(stdout);
+    if (!o->sample_only) { options_print_row(stdout, "tokens", "train %lld, val %lld", (long long)run->train.num_tokens, (long long)run->val.num_tokens); }
+    options_print_rest(o, stdout);
+    printf("num_parameters: %llu => bytes: %llu\n", (unsigned long long)g->num_parameters, (unsigned long long)(g->num_parameters * sizeof(floatX)));
+    printf("allocated %llu MiB for model parameters\n", (unsigned long long)(g->num_parameters * sizeof(floatX) >> 20));
+    if (!o->sample_only) {
+        printf("batch_size B=%d * seq_len T=%d * num_processes=%d and total_batch_size=%llu\n=> setting grad_accum_steps=%d\n", g->B, g->T, o->num_processes,
+               (unsigned long long)run->total_tokens, run->accum);
+    }
+    const size_t MiB = 1 << 20, sequence_bytes = (run->dev.allocated[MEM_ACTIVATIONS] + run->dev.allocated[MEM_SCRATCH]) / g->B;
+    size_t free_bytes = 0, all_bytes = 0;
+    cudaCheck(cudaMemGetInfo(&free_bytes, &all_bytes));
+    printf("device memory usage: %zu MiB / %zu MiB\n", (all_bytes - free_bytes) / MiB, all_bytes / MiB);
+    printf("memory per sequence: %zu MiB\n -> estimated maximum batch size: %zu\n", sequence_bytes / MiB, g->B + free_bytes / (sequence_bytes ? sequence_bytes : 1));
     device_print_memory(&run->dev, stdout);
-    if (g->T < c->max_seq_len) { printf("note: --seq-len %d is shorter than the model's %d positions; those beyond are not trained\n", g->T, c->max_seq_len); }
+    if (g->T < c->max_seq_len && !o->sample_only) { printf("note: --seq-len %d is shorter than the model's %d positions; those beyond are not trained\n", g->T, c->max_seq_len); }
     fflush(stdout);
 }
 
@@ -1270,9 +1544,11 @@ static void run_main(Run* run, bool fp8) {
     ModelFile file;
     char model_path[FILE_PATH_MAX] = "";
     if (run->resumed_step >= 0) { checkpoint_model_path(model_path, o->output_dir, run->resumed_step); }
-    else if (strlen(o->model) > 4 && !strcmp(o->model + strlen(o->model) - 4, ".bin")) { snprintf(model_path, sizeof(model_path), "%s", o->model); }
+    else if (!gpt_sizes_given(o) && strlen(o->model) > 4 && !strcmp(o->model + strlen(o->model) - 4, ".bin")) { snprintf(model_path, sizeof(model_path), "%s", o->model); }
     ModelHeader config;
     if (model_path[0]) {
+        require(options_is_set(o, "model") || run->resumed_step >= 0 || access(model_path, F_OK) == 0, "train a new model with --model d12, or make the file: dev/eval/hf_gpt2.py imports GPT-2",
+                "there is no '%s', which --model (-e) names unless it is given", model_path);
         fileCheck(model_file_open(&file, model_path, gpt_count_parameters, &error), &error);
         config = file.header;
         const struct { const char* name; int given, found; } sizes[] = {
@@ -1285,33 +1561,49 @@ static void run_main(Run* run, bool fp8) {
     }
     require(!run->tokenizer.ok || (int)run->tokenizer.vocab_size <= config.vocab_size, "the data and the model must use the same vocabulary",
             "the tokenizer has %u tokens, the model only %d", run->tokenizer.vocab_size, config.vocab_size);
+    if (o->sample_only) {
+        o->batch_size = 1;
+        if (!options_is_set(o, "seq_len")) { o->seq_len = config.max_seq_len; }
+    }
     gpt_check_config(&config, o->batch_size, o->seq_len, fp8);
-    run_open_data(run, config.vocab_size);
+    if (!o->sample_only) { run_open_data(run, config.vocab_size); }
+    if (!o->sample_only) { run_open_eval(run, config.vocab_size); }
+    if (o->sample_every || o->sample_only) { run_open_prompt(run, config.vocab_size); }
 
-    gpt_init(g, &run->dev, &config, fp8, &fp8_recipes[o->fp8_recipe], o->master_dtype == OPT_MASTER_FLOAT32);
-    gpt_alloc_training(g);
+    gpt_init(g, &run->dev, &config, fp8, &fp8_recipes[o->fp8_recipe], o->master_dtype == OPT_MASTER_FLOAT32 && !o->sample_only);
+    g->gelu_fusion = fp8 ? 0 : o->gelu_fusion;
+    if (!o->sample_only) { gpt_alloc_training(g); }
     gpt_alloc_activations(g, o->batch_size, o->seq_len, o->recompute);
-    run_print_model(run, g, model_path[0] ? model_path : o->init == OPT_INIT_FAST ? "a hash on the device" : "llm.c's initial values");
-    gpt_plan(g);
-    if (o->sample_every) { gpt_plan_sampling(g, o->sample_length); }
+    run_print_model(run, g, model_path[0] ? model_path : gpt_sizes_given(o) ? "random" : o->model);
+    if (!o->sample_only) { gpt_plan(g); }
+    if (o->sample_every || o->sample_only) {
+        const size_t start = run->sample_start.size(), all = start + o->sample_length, T = g->T;
+        gpt_plan_sampling(g, (int)(start < T ? start : T), all > T);
+    }
     if (model_path[0]) { gpt_load_model(g, &file); }
     else if (o->init == OPT_INIT_FAST) { gpt_init_fast(g, o->seed); }
     else { gpt_init_llmc(g, (uint32_t)(o->seed ^ (o->seed >> 32))); }  // the generator takes 32 bits
-    if (run->resumed_step >= 0) { run_load_state(run, g, model_file_digest(&file)); }
+    if (run->resumed_step >= 0 && !o->sample_only) { run_load_state(run, g, model_file_digest(&file)); }
     if (!model_path[0]) { gpt_masters_from_params(g); }
     if (model_path[0]) { model_file_close(&file); }
     gpt_quantize_weights(g, true);
     if (fp8) { g->scaling.count_on = o->fp8_stats_every > 0; }
+    if (o->sample_only) {
+        run_sample(run, g);
+        gpt_free(g);
+        return;
+    }
     fileCheck(logger_init(&run->logger, o->output_dir, o->resume ? (run->resumed_step < 0 ? 0 : run->resumed_step) : -1, &error), &error);
 
     if (run->step >= run->num_steps) { printf("nothing to train: step %d of %d is reached already\n", run->step, run->num_steps); }
     for (;;) {
-        const bool last = run->step >= run->num_steps;
-        if (o->val_steps != 0 && (last || (o->val_every && run->step % o->val_every == 0))) {
-            float loss = gpt_validate(run, g, o->val_steps);
+        const bool last = run->step >= run->num_steps, val_now = last || (o->val_every && run->step % o->val_every == 0);
+        if (o->val_steps != 0 && val_now) {
+            float loss = run_validate(run, g);
             printf("val loss %f\n", loss);
             logger_log_val(&run->logger, run->step, loss);
         }
+        if (run->has_eval && val_now && (last || run->step > 0)) { run_evaluate(run, g); }
         if (o->sample_every && (last || (run->step > 0 && run->step % o->sample_every == 0))) { run_sample(run, g); }
         if (o->checkpoint_every && run->step != run->resumed_step && (last || (run->step > 0 && run->step % o->checkpoint_every == 0))) {
             bool ok = run_save_checkpoint(run, g);
@@ -1320,7 +1612,7 @@ static void run_main(Run* run, bool fp8) {
         if (last) { break; }
         run_train_step(run, g);
     }
-    if (run->ms_count > 1) { printf("total average iteration time: %f ms\n", run->ms_sum / (run->ms_count - 1)); }
+    if (run->ms_count > 0) { printf("total average iteration time: %f ms\n", run->ms_count > 1 ? run->ms_sum / (run->ms_count - 1) : run->ms_first); }
     gpt_free(g);
 }
 
@@ -1341,13 +1633,18 @@ static int trainer_main(int argc, char** argv) {
             "%s has compute capability %d.%d; float8 with --fp8-recipe %s needs %s", run->dev.props.name, run->dev.props.major, run->dev.props.minor,
             fp8_recipes[o->fp8_recipe].name, fp8_recipes[o->fp8_recipe].needs);
     o->dtype = dtype;  // what runs is what is printed and recorded: a resume elsewhere shows the difference
-    options_print(o, stdout);
     if (dtype != OPT_DTYPE_FLOAT8 && o->fp8_stats_every) { fprintf(stderr, "note: --fp8-stats-every does nothing without --dtype float8\n"); }
+    if (dtype == OPT_DTYPE_FLOAT8 && o->gelu_fusion) { fprintf(stderr, "note: --gelu-fusion does nothing in float8: the GELU kernel takes the scale of what it makes\n"); }
     run->resumed_step = -1;
     run->folder_lock = -1;
-    if (o->output_dir[0]) {
+    run->order_ranks = 1;
+    run->total_tokens = o->total_batch_tokens > 0 ? o->total_batch_tokens : (uint64_t)o->batch_size * o->seq_len;
+    run->accum = (int)(run->total_tokens / ((uint64_t)o->batch_size * o->seq_len));
+    if (o->output_dir[0] && !o->sample_only) {
         int removed = 0;
+        bool created = access(o->output_dir, F_OK) != 0;
         fileCheck(file_make_folder(o->output_dir, &error), &error);
+        if (created) { printf("created directory: %s\n", o->output_dir); }
         fileCheck(file_lock_folder(o->output_dir, &run->folder_lock, &error), &error);
         fileCheck(checkpoint_clean(o->output_dir, &removed, &error), &error);
         if (removed) { printf("removed %d temporary files of an interrupted run\n", removed); }
@@ -1355,11 +1652,13 @@ static int trainer_main(int argc, char** argv) {
     if (o->resume) {
         CheckpointFound found;
         fileCheck(checkpoint_find_latest(o->output_dir, gpt_count_parameters, &found, &error), &error);
-        if (!found.skipped.empty()) { printf("%s\n", found.skipped.c_str()); }
+        printf("%s", found.skipped.c_str());  // whole lines
         require(found.step >= 0 || found.skipped.empty(), "repair them, or remove the folder to start afresh", "'%s' holds checkpoints, but none that is whole", o->output_dir);
         run->resumed_step = found.step;
+        require(found.step >= 0 || !o->sample_only, "name the folder of a run", "'%s' holds no checkpoint to sample from", o->output_dir);
         printf(found.step >= 0 ? "resuming from step %d in %s\n" : "no checkpoint found to resume from; starting afresh\n", found.step, o->output_dir);
-    } else if (o->output_dir[0]) {
+        if (found.step >= 0 && !o->sample_only) { run_adopt_checkpoint(run, found.num_ranks); }
+    } else if (o->output_dir[0] && !o->sample_only) {
         std::vector<CheckpointEntry> found;
         fileCheck(checkpoint_list(o->output_dir, &found, &error), &error);
         require(found.empty(), "continue that run with --resume, or choose another --output-dir", "'%s' holds files of a checkpoint of step %d, which a new run would mix with its own",
@@ -1367,11 +1666,15 @@ static int trainer_main(int argc, char** argv) {
         std::string log = std::string(o->output_dir) + "/main.log";
         if (access(log.c_str(), F_OK) == 0 && rename(log.c_str(), (log + ".old").c_str()) == 0) { printf("main.log of an earlier run is now main.log.old\n"); }
     }
+    options_print_llmc(o, stdout, (long long)run->total_tokens);
+    run_open_gpu_info(run);
     run_open_tokenizer(run);
     if (dtype == OPT_DTYPE_FLOAT32) { run_main<float>(run, false); } else { run_main<bf16>(run, dtype == OPT_DTYPE_FLOAT8); }
     tokenizer_free(&run->tokenizer);
     dataloader_free(&run->train);
     dataloader_free(&run->val);
+    eval_loader_free(&run->eval);
+    if (run->has_gpu_info) { gpu_info_free(&run->gpu_info); }
     device_free(&run->dev);
     if (run->folder_lock >= 0) { close(run->folder_lock); }
     delete run;

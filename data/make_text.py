@@ -1,25 +1,26 @@
 #!/usr/bin/env python3
-"""make_text.py - a small training set from plain text: token shards of bytes, and the byte tokenizer
+"""make_text.py - a small training set from plain text: token shards of bytes or of GPT-2's tokens, and the tokenizer's file
 
     python3 data/make_text.py                          fetches a public-domain corpus, or takes the machine's own text
     python3 data/make_text.py --text my.txt            takes your file
     python3 data/make_text.py --out data/mine --val-fraction 0.1
+    python3 data/make_text.py --text my.txt --out data/mine --tokenizer gpt2
 
 Writes into --out (default data/text):
-    train.bin, val.bin   token shards, one token a byte (layout: llmc/dataloader.h)
-    tokenizer.bin        256 tokens of one byte each, end-of-text token 0 (layout: llmc/tokenizer.h)
+    train.bin, val.bin   token shards (layout: llmc/dataloader.h), without end-of-text tokens: the text is taken as one
+    tokenizer.bin        bytes: 256 tokens of one byte each, end-of-text token 0; or GPT-2's 50257 (layout: llmc/tokenizer.h)
     made.json            what they were made from; written last. A second run with the same arguments and text does nothing.
 
 Validation is every k-th block of about 16 KB, cut between paragraphs, so that it is like the training text and shares nothing with it.
 Line ends become \\n, NUL bytes are dropped, nothing else is changed. The same text always gives the same files.
-Needs Python 3.8 and nothing else. Exit code 0: made or up to date, 1: failed (message and hint), 2: wrong arguments.
-Tests: dev/test/test_data.cu
+Needs Python 3.8 and nothing else; for --tokenizer gpt2 also tiktoken or build/tokenize_text. Exit code 0: made or up to date, 1: failed (message and hint),
+2: wrong arguments. Resuming: data/common.py. Tests: dev/test/test_data.cu, dev/check_data.py
 """
 import argparse
+import functools
 import glob
 import gzip
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -27,36 +28,23 @@ import struct
 import subprocess
 import sys
 import tempfile
-import urllib.request
 import zlib
 
+import common
+import tinyshakespeare
+from common import Refusal, say
+
 MAKER_VERSION = 1               # raise it when the same text would give other files: then everyone's are made again
-SHARD_MAGIC, TOKENIZER_MAGIC = 20240520, 20240328
 BLOCK_BYTES = 16384             # long enough to hold several sequences, short enough that a megabyte gives tens of blocks
 MIN_BLOCK_BYTES = 1300          # a block holds the longest default sequence: 1024 tokens and a target
 MIN_TEXT_BYTES = 32768          # 20 such blocks and some
 MIN_PART_TOKENS = 1025
-MAX_TEXT_BYTES = 2**31 - 1      # tokens of one shard
+MAX_TEXT_BYTES = common.MAX_SHARD_TOKENS  # as bytes they must fit a shard
 MACHINE_BYTES = 8 << 20         # of the machine's own text: about what the other sources have
 MACHINE_MIN_BYTES = 200000      # less teaches nothing
 
-TINYSHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
-TINYSHAKESPEARE_BYTES = 1115394
-
-
-class Refusal(Exception):
-    """What goes wrong by the user's or the machine's fault: a message and a hint."""
-    def __init__(self, message, hint=""):
-        Exception.__init__(self, message)
-        self.hint = hint
-
-
 class NotHere(Exception):
     """A source that is not available; the next one is tried."""
-
-
-def say(message):
-    print(message, flush=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -182,16 +170,13 @@ def source_austen(apt):
     return "%d novels by Jane Austen (public domain; Debian's r-cran-janeaustenr)" % len(novels), sorted(novels)
 
 
-def source_shakespeare(_):
-    say("  downloading tinyshakespeare ...")
+def source_shakespeare(apt):
     try:
-        with urllib.request.urlopen(TINYSHAKESPEARE_URL, timeout=10) as answer:
-            text = answer.read(2 * TINYSHAKESPEARE_BYTES)
-    except (OSError, ValueError) as error:
-        raise NotHere("no download: %s" % error)
-    if len(text) != TINYSHAKESPEARE_BYTES or not text.startswith(b"First Citizen:"):
-        raise NotHere("what came back is not tinyshakespeare (%d bytes)" % len(text))
-    return "tinyshakespeare (public domain)", [text]
+        path = common.fetch(tinyshakespeare.URL, os.path.join(apt.folder, "tiny_shakespeare.txt"), tinyshakespeare.SHA256)
+    except Refusal as reason:
+        raise NotHere(str(reason))
+    with open(path, "rb") as file:
+        return "tinyshakespeare (public domain)", [file.read()]
 
 
 def source_bible(apt):
@@ -371,91 +356,83 @@ def cut_blocks(text, target):
     return blocks
 
 
+def require_tokens(name, count, unit):
+    if count < MIN_PART_TOKENS:
+        raise Refusal("only %d %s would be left for %s; %d are needed" % (count, unit, name, MIN_PART_TOKENS),
+                      "give a longer text, or one with shorter lines and paragraphs, or another --val-fraction")
+
+
 def split(text, val_fraction):
-    """(training text, validation text)"""
+    """(training blocks, validation blocks)"""
     every = max(2, round(1 / val_fraction))
     target = min(BLOCK_BYTES, max(MIN_BLOCK_BYTES, len(text) // (every * 8)))  # eight blocks of validation or more, where the text allows
     blocks = cut_blocks(text, target)
     is_val = [i % every == every // 2 for i in range(len(blocks))]
     if not any(is_val):
         is_val[-1] = True
-    train = b"".join(block for block, val in zip(blocks, is_val) if not val)
-    val = b"".join(block for block, val in zip(blocks, is_val) if val)
+    train = [block for block, val in zip(blocks, is_val) if not val]
+    val = [block for block, val in zip(blocks, is_val) if val]
     for name, part in (("training", train), ("validation", val)):
-        if len(part) < MIN_PART_TOKENS:
-            raise Refusal("only %d bytes would be left for %s; %d are needed" % (len(part), name, MIN_PART_TOKENS),
-                          "give a longer text, or one with shorter lines and paragraphs, or another --val-fraction")
+        require_tokens(name, sum(len(block) for block in part), "bytes")
     return train, val
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # files
 
-def shard_pieces(text):
-    yield struct.pack("<256i", SHARD_MAGIC, 1, len(text), *[0] * 253)
-    for at in range(0, len(text), 1 << 22):
-        piece = text[at:at + (1 << 22)]
-        tokens = bytearray(2 * len(piece))
-        tokens[0::2] = piece  # a byte as uint16, little-endian
-        yield bytes(tokens)
-
-
-def tokenizer_pieces():
-    yield struct.pack("<256I", TOKENIZER_MAGIC, 2, 256, 0, *[0] * 252)
-    yield b"".join(bytes([1, byte]) for byte in range(256))
-
-
-def write_file(path, pieces):
-    """Writes under a temporary name, flushes to disk, renames. Returns the size."""
-    temporary = "%s.tmp%d" % (path, os.getpid())
+def made_before(folder, request):
+    """The note of an earlier run with the same request, if all its files are still there; else None."""
+    made = common.read_json(folder.file("made.json"))
     try:
-        with open(temporary, "wb") as file:
-            for piece in pieces:
-                file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        os.replace(temporary, path)
-    finally:
-        if os.path.exists(temporary):
-            os.remove(temporary)
-    return size
-
-
-def made_before(out, request):
-    """The marker of an earlier run with the same request, if all its files are still there; else None."""
-    try:
-        with open(os.path.join(out, "made.json"), "rb") as file:
-            made = json.loads(file.read().decode("utf-8"))
-        if made["request"] != request:
+        if made["request"] != request or any(common.file_size(folder.file(name)) != size for name, size in made["files"].items()):
             return None
-        for name, size in made["files"].items():
-            if os.path.getsize(os.path.join(out, name)) != size:
-                return None
-        return made
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return made if made["train_tokens"] and made["val_tokens"] and made["made_from"] else None
+    except (KeyError, TypeError, AttributeError):
         return None
 
 
+def write_shards(folder, request, parts, tokenizer, workers):
+    """parts: [(file name, what it is for, blocks)]. Returns the numbers of tokens. Goes on with what an earlier run for the same text left."""
+    unfinished = common.read_json(folder.file("progress.json"))
+    if unfinished and unfinished.get("request") != request:
+        common.remove(folder.file("progress.json"))
+    stream = common.TokenStream(folder, request, lambda shard: (parts[shard][0], None) if shard < len(parts) else None)
+    progress = common.Progress("tokenize", "M tokens")
+    encoder = functools.partial(tokenizer.encode, eot=False)
+    while stream.source < len(parts):
+        _, purpose, blocks = parts[stream.source]
+        done_before = sum(len(part[2]) for part in parts[:stream.source])
+        total = sum(len(part[2]) for part in parts)
+        common.tokenize(stream, stream.source, blocks[stream.document:], encoder, workers,
+                        lambda done: progress.show(stream.total(), (done_before + done) / total))
+        if stream.count:
+            try:
+                require_tokens(purpose, stream.count, "tokens")
+            except Refusal:
+                common.remove(folder.file("progress.json"))
+                raise
+            stream.end_shard()
+        stream.next_source()
+    progress.end()
+    return stream.done
+
+
 def make(arguments):
-    out = arguments.out
     request = {"maker": MAKER_VERSION, "val_fraction": arguments.val_fraction, "source": arguments.source}
+    if arguments.tokenizer != "bytes":
+        request["tokenizer"] = arguments.tokenizer
     text = None
     if arguments.text:
         text = read_text(arguments.text)
         request["source"] = "file"
         request["sha256"] = hashlib.sha256(text).hexdigest()
-    made = None if arguments.force else made_before(out, request)
+    folder = common.Folder(arguments.out)
+    made = None if arguments.force else made_before(folder, request)
     if made:
-        say("%s is up to date: %s, %d + %d tokens" % (out, made["made_from"], made["train_tokens"], made["val_tokens"]))
+        common.remove(folder.file("progress.json"))
+        say("%s is up to date: %s, %d + %d tokens" % (arguments.out, made["made_from"], made["train_tokens"], made["val_tokens"]))
         return
-    cannot_write = "free some space, check its permissions, or choose another folder with --out"
-    try:
-        os.makedirs(out, exist_ok=True)
-    except OSError as error:
-        raise Refusal("cannot make the folder '%s': %s" % (out, error.strerror), cannot_write)
-    if not os.access(out, os.W_OK | os.X_OK):
-        raise Refusal("cannot write into '%s'" % out, cannot_write)
+    tokenizer = common.open_tokenizer(arguments.tokenizer)
     if text is None:
         description, text = fetch(arguments.source)
     else:
@@ -469,20 +446,17 @@ def make(arguments):
         say("note: this is a short text; a model will soon know it by heart")
     train, val = split(text, arguments.val_fraction)
 
-    marker = os.path.join(out, "made.json")
-    try:
-        if os.path.exists(marker):
-            os.remove(marker)  # first to go, last to come: with a marker the files are whole
-        files = {}
-        for name, pieces in (("train.bin", shard_pieces(train)), ("val.bin", shard_pieces(val)), ("tokenizer.bin", tokenizer_pieces())):
-            files[name] = write_file(os.path.join(out, name), pieces)
-            say("wrote %s, %d bytes" % (os.path.join(out, name), files[name]))
-        made = {"made_from": description, "request": request, "text_bytes": len(text), "train_tokens": len(train), "val_tokens": len(val),
-                "files": files}
-        write_file(marker, [(json.dumps(made, indent=1, sort_keys=True) + "\n").encode("utf-8")])
-    except OSError as error:
-        raise Refusal("cannot write into '%s': %s" % (out, error.strerror or error), cannot_write)
-    say("%d tokens to train on, %d to validate (one token a byte)" % (len(train), len(val)))
+    common.remove(folder.file("made.json"))  # first to go, last to come: with it the files are whole
+    parts = [("val.bin", "validation", val), ("train.bin", "training", train)]
+    tokens = write_shards(folder, dict(request, text=hashlib.sha256(text).hexdigest()), parts, tokenizer, arguments.workers)
+    common.write_file(folder.file("tokenizer.bin"), common.tokenizer_pieces(tokenizer.tokens, tokenizer.eot))
+    files = {name: common.file_size(folder.file(name)) for name in ("train.bin", "val.bin", "tokenizer.bin")}
+    for name, size in files.items():
+        say("wrote %s, %d bytes" % (os.path.join(arguments.out, name), size))
+    common.write_json(folder.file("made.json"), {"made_from": description, "request": request, "text_bytes": len(text), "train_tokens": tokens["train.bin"],
+                                                 "val_tokens": tokens["val.bin"], "files": files})
+    common.remove(folder.file("progress.json"))
+    say("%d tokens to train on, %d to validate (%s)" % (tokens["train.bin"], tokens["val.bin"], "one token a byte" if tokenizer.name == "bytes" else "GPT-2's"))
 
 
 def fraction(text):
@@ -493,29 +467,20 @@ def fraction(text):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Makes token shards of bytes and the byte tokenizer from plain text.")
+    parser = argparse.ArgumentParser(description="Makes token shards of plain text, and the tokenizer's file.")
     parser.add_argument("--text", metavar="FILE", help="plain text (UTF-8 or any other bytes); default: a public-domain corpus is fetched")
     parser.add_argument("--out", metavar="DIR", default="data/text", help="folder to write into (default: %(default)s)")
     parser.add_argument("--val-fraction", metavar="X", type=fraction, default=0.05,
                         help="part of the text kept for validation, 0.001 to 0.5, rounded to 1/k (default: %(default)s)")
     parser.add_argument("--source", choices=["auto"] + [name for name, _, _ in SOURCES], default="auto",
                         help="which corpus to fetch when no --text is given (default: the first of these that is available)")
+    common.add_tokenizer_option(parser, "bytes")
+    common.add_workers_option(parser)
     parser.add_argument("--force", action="store_true", help="make the files even if they are up to date")
     arguments = parser.parse_args()
     if arguments.text == "":
         parser.error("--text: the name is empty")
-    try:
-        make(arguments)
-    except Refusal as refusal:
-        sys.stdout.flush()
-        print("ERROR: %s" % refusal, file=sys.stderr)
-        if refusal.hint:
-            print("HINT:  %s" % refusal.hint, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\ninterrupted; nothing is left half-written", file=sys.stderr)
-        return 1
-    return 0
+    return common.run_maker(make, arguments)
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ for name, tools, args, wanted, unwanted in [
 code, out = make("gpu NVCC=", machine(plain))
 c.check(code != 0 and "no nvcc found" in out and "make cpu" in out, "make gpu without nvcc", out)
 code, out = make("help", machine(plain))
-for target in "all gpu cpu train test test-asan bench gpu-compile gpu-tests clean help doctor".split():
+for target in "all gpu cpu train test test-asan reference bench gpu-compile gpu-tests clean help doctor".split():
     c.check(f"make {target} " in out, "make help", f"does not name {target}: {out}")
 code, out = make("doctor", machine(gpu))
 c.check(code == 0 and "would build and run train_gpt_fp8" in out and "nvcc" in out and "90a" in out, "make doctor", out)

@@ -28,12 +28,12 @@ def blocks(text):
     lines = text.splitlines()
     i = 0
     while i < len(lines):
-        if re.match(r"\s*```(bash|sh|console|shell)?\s*$", lines[i]):
+        if re.match(r"\s*```\w*\s*$", lines[i]):
             fence, start = lines[i].strip(), i
             j = i + 1
             while j < len(lines) and not re.match(r"\s*```\s*$", lines[j]):
                 j += 1
-            if fence != "```":  # a block without a language is text
+            if fence in ("```bash", "```sh", "```console", "```shell"):
                 before = [line.strip() for line in lines[:start] if line.strip()]
                 yield start + 1, before[-1] if before else "", "\n".join(lines[start + 1:j])
             i = j
@@ -55,6 +55,7 @@ def copy_tree(target):
     for f in repository_files():
         os.makedirs(os.path.join(target, os.path.dirname(f)), exist_ok=True)
         shutil.copy2(os.path.join(ROOT, f), os.path.join(target, f))
+    os.symlink(os.readlink(os.path.join(ROOT, "dev/data")), os.path.join(target, "dev/data"))  # a link to a folder, which is no file of the list
     for made in ["build", "train_gpt_fp8_cpu", "data/text"]:  # what is there need not be made again: make compares times, which copy2 keeps
         path = os.path.join(ROOT, made)
         if os.path.isdir(path):

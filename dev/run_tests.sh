@@ -44,6 +44,8 @@ unit_tests() {
     make -k -s -j"$(nproc)" unit-tests >/dev/null 2>&1  # in parallel; what fails here fails again below, with its message
     for t in dev/test/test_*.cu; do t=$(basename "$t" .cu); suite "$t" bash -c "built build/$t build/$t"; done
     [ -f test_gpt_fp8.cu ] && suite test_gpt_fp8_cpu bash -c "built build/test_gpt_fp8 build/test_gpt_fp8"
+    local f=dev/reference/fixtures/small  # as a user compares with files of llm.c's Python script
+    [ -f $f.bin ] && suite "test_gpt_fp8_cpu --model" build/test_gpt_fp8 --model $f.bin --debug-state ${f}_float32_debug_state.bin
 }
 asan_tests() {
     # detect_stack_use_after_return=0: its fake stacks do not know the CPU device's fibers

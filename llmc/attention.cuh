@@ -1,4 +1,4 @@
-/* attention.cuh - causal self-attention, forward and backward; the T x T matrix is never saved (rule R7)
+/* attention.cuh - causal self-attention: forward, backward, and one row at a time for sampling; the T x T matrix is never saved (rule R7)
  *
  * What:      y_t = sum_{u<=t} softmax_u(q_t . k_u / sqrt(hs)) v_u per head                                   [Vaswani et al. 2017, eq. 1, causal]
  *            lse_t = log sum_u exp(q_t . k_u / sqrt(hs)), from which backward makes the probabilities again: P = exp(s - lse),
@@ -7,7 +7,8 @@
  * Numerics:  scores and dP in f32, P and dS rounded to T once for the products.
  * Design:    GEMM + softmax by groups of heads of one sequence, small enough that a group's scores stay below ATTENTION_GROUP_ELEMENTS. The launchers
  *            attention_forward / attention_backward are what callers see: a flash kernel will stand behind the same two.
- * Memory:    scratch of attention_scratch_bytes(), owned by the caller; allocates nothing.
+ *            attention_decode needs no products of matrices: one block a head reads the keys and values once; qkv is its key-value cache.
+ * Memory:    scratch of attention_scratch_bytes(), owned by the caller; allocates nothing. attention_decode needs none.
  * Tests:     dev/test/test_kernels_attention.cu
  */
 #ifndef LLMC_ATTENTION_CUH
@@ -18,6 +19,11 @@
 #ifndef ATTENTION_GROUP_ELEMENTS            // tests make it small, so that heads fall into several groups
 #define ATTENTION_GROUP_ELEMENTS (1 << 24)  // scores alive at once: 64 MiB of f32
 #endif
+#ifndef ATTENTION_DECODE_TILE               // tests make it small, so that a context falls into several tiles
+#define ATTENTION_DECODE_TILE 1024          // keys whose probabilities are alive at once: 4 KiB of shared memory
+#endif
+#define ATTENTION_DECODE_THREADS 256        // at most
+#define ATTENTION_DECODE_CHUNKS 32          // eights of columns a block: all threads of its smallest size
 
 static inline int attention_pitch(int seq_len) { return ROUND_UP(seq_len, 8); }  // elements from row to row of the score matrices: 16-byte rows for T = bf16
 // How many heads are alive at once.
@@ -165,6 +171,69 @@ static inline void attention_backward(Device* dev, T* dqkv, const T* dy, const T
             gemm(dev, "gemm attention", &s, dqkv + in + C, ds, q, NULL, NULL, NULL);
         }
     }
+}
+
+// One head a block (x), up to 256 of its columns (y). A thread takes whole keys, since hs / 8 need not divide a warp: dot products without a shuffle.
+// Then it adds eight columns of every groups-th value, and the groups are added in order. A tile's maximum rescales what earlier tiles left.
+template <class T>
+static __global__ void attention_decode_kernel1(T* out, const T* qkv, float scale, int position, int C, int hs) {
+    SHARED(float, p, ATTENTION_DECODE_TILE);
+    SHARED(float, partial, ATTENTION_DECODE_THREADS * 8);
+    const int first_chunk = blockIdx.y * ATTENTION_DECODE_CHUNKS, chunks = min(hs / 8 - first_chunk, ATTENTION_DECODE_CHUNKS);
+    const int groups = blockDim.x / chunks, group = threadIdx.x / chunks, column = blockIdx.x * hs + (first_chunk + threadIdx.x % chunks) * 8;
+    const T *q = qkv + (size_t)position * 3 * C + blockIdx.x * hs, *k = qkv + C + blockIdx.x * hs, *v = qkv + 2 * C + column;
+    float highest = -INFINITY, total = 0.0f, sum[8] = {0.0f};
+    for (int first = 0; first <= position; first += ATTENTION_DECODE_TILE) {
+        const int count = min(ATTENTION_DECODE_TILE, position + 1 - first);
+        float top = -INFINITY, weight = 0.0f;
+        for (int u = threadIdx.x; u < count; u += blockDim.x) {
+            const T* key = k + (size_t)(first + u) * 3 * C;
+            float s[8] = {0.0f}, a[8], b[8];
+            for (int c = 0; c < hs; c += 8) {
+                load8(a, q + c);
+                load8(b, key + c);
+                for (int e = 0; e < 8; e++) { s[e] = fmaf(a[e], b[e], s[e]); }
+            }
+            p[u] = (((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]))) * scale;
+            top = fmaxf(top, p[u]);
+        }
+        top = fmaxf(highest, block_max(top));
+        const float rescale = dev_expf(highest - top);  // the first tile: 0
+        highest = top;
+        for (int u = threadIdx.x; u < count; u += blockDim.x) {
+            p[u] = dev_expf(p[u] - highest);
+            weight += p[u];
+        }
+        total = fmaf(total, rescale, block_sum(weight));  // its barrier also shows all of p to all
+        for (int e = 0; e < 8; e++) { sum[e] *= rescale; }
+        for (int u = group < groups ? group : count; u < count; u += groups) {
+            float x[8];
+            load8(x, v + (size_t)(first + u) * 3 * C);
+            for (int e = 0; e < 8; e++) { sum[e] = fmaf(p[u], x[e], sum[e]); }
+        }
+        if (first + ATTENTION_DECODE_TILE <= position) { __syncthreads(); }  // before the next tile overwrites p
+    }
+    store8(partial + threadIdx.x * 8, sum);
+    __syncthreads();
+    if (group > 0) { return; }
+    for (int g = 1; g < groups; g++) {
+        float x[8];
+        load8(x, partial + (g * chunks + threadIdx.x) * 8);
+        for (int e = 0; e < 8; e++) { sum[e] += x[e]; }
+    }
+    const float inverse = 1.0f / total;
+    for (int e = 0; e < 8; e++) { sum[e] *= inverse; }
+    store8(out + column, sum);
+}
+
+// out (C) T = the row of y that belongs to 0-based `position`, of one sequence whose rows 0 .. position lie in qkv (T,3C), as attention_forward reads
+// them: its query, and the keys and values of all rows up to it. Rows beyond are not read. Probabilities stay f32, which attention_forward rounds to T.
+// Reads 2 (position + 1) C elements. Enqueues only; the geometry hangs on position and hs alone (R3). Not in place.
+template <class T>
+static inline void attention_decode(T* out, const T* qkv, int position, int C, int NH, cudaStream_t stream) {
+    const int hs = C / NH, threads = min(ATTENTION_DECODE_THREADS, ROUND_UP(CEIL_DIV(position + 1, 2), WARP_SIZE));  // two keys a thread, then more
+    launch<attention_decode_kernel1<T>>(dim3(NH, CEIL_DIV(hs / 8, ATTENTION_DECODE_CHUNKS)), dim3(threads), 0, stream,
+                                        out, qkv, 1.0f / sqrtf((float)hs), position, C, hs);
 }
 
 #endif

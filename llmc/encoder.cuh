@@ -24,6 +24,7 @@ static __global__ void encoder_forward_kernel1(T* out, const int* inp, const T* 
 }
 
 // out (B,T,C) = wte[inp] + wpe. Every inp must be below the number of rows of wte (the data loader checks).
+// Sequences that begin at a later position p: pass wpe + p * C; the newest token alone is B = 1, seq_len = 1.
 template <class T>
 static inline void encoder_forward(T* out, const int* inp, const T* wte, const T* wpe, int B, int seq_len, int C, cudaStream_t stream) {
     size_t n = (size_t)B * seq_len * C;

@@ -4,6 +4,7 @@
  *            gelu'(x) = s + 2 x s (1 - s) du/dx
  * Shapes:    inp, out, dout, dinp (n) T, n % 8 == 0, 16-byte aligned. Backward may run in place.
  * Numerics:  f32 inside, one rounding. The logistic form needs one exponential and one division, and loses nothing where tanh saturates.
+ * Fused:     matmul.cuh can have cuBLASLt do both inside the product before (--dtype bfloat16 and float32); these kernels are what FP8 needs.
  * Amax:      of what is written (bits; NULL: not taken).
  * Tests:     dev/test/test_kernels_model.cu
  */

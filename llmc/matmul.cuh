@@ -4,6 +4,9 @@
  *            cuBLASLt that is D^T = op(B) op(A): its A is our B. An operand stored with the contraction as its first axis sets a_t or b_t instead.
  * Operand:   a tensor as a GEMM reads it: k contiguous along the last axis, t along the first, each with its descale. For f32 and bf16 t is absent and
  *            the GEMM gets a transpose flag; for FP8 both exist, because 8.9, 9.0 and 12.x multiply FP8 in one layout only; 10.x takes any, so t is absent there.
+ * GELU:      fused into the product that makes its input, on request and for f32 and bf16 only: forward D = gelu(Z) and the second result h = Z, where
+ *            Z = A . B^T + bias; backward D = gelu'(h) A . B^T, h read. The GELU of forward sees Z before it is rounded to h, gelu.cuh's after: the two
+ *            paths differ by about that rounding. In FP8 the separate kernel stays, since it takes the amax of the operand that it makes.
  * Passes:    fprop Y (N,OC) = x.k W.k + b; dgrad dX (N,C) = dY.k W.t; wgrad dW (OC,C) += dY.t x.t (beta = 1: accumulates over micro-steps).
  * Plans:     keyed by GemmShape, made once, reused. gemm_plan makes one without running it: the program plans all its shapes before training, and a
  *            refused one ends the program with its sizes and the nearest setting that is accepted. Nothing falls back in silence.
@@ -34,6 +37,8 @@ static inline DType dtype_of_fp8(Fp8Format format) { return format == FP8_E4M3 ?
 // ----------------------------------------------------------------------------
 // shapes and plans
 
+typedef enum { GEMM_GELU_NONE, GEMM_GELU_FORWARD, GEMM_GELU_BACKWARD } GemmGelu;
+
 // The key of a plan: compared as bytes, so always start from gemm_shape(), which zeroes it.
 typedef struct GemmShape {
     int m, n, k;
@@ -41,12 +46,14 @@ typedef struct GemmShape {
     int a_t, b_t;                         // 1: stored (k,m) / (k,n) row-major
     int lda, ldb, ldd;                    // elements from row to row as stored
     int bias;                             // 1: + bias (n), of D's type
+    int gelu, ld_h;                       // GemmGelu; h (m,n) has D's type: elements from row to row, 0 without
     int accumulate;                       // 1: D +=
     int fast_accum;                       // FP8: no promotion of partial sums to f32
     int batch;                            // 1 or more products, at these distances in elements:
     int align;                            // bytes every pointer is aligned to
     long long stride_a, stride_b, stride_d;
 } GemmShape;
+static_assert(sizeof(GemmShape) == 18 * sizeof(int) + 3 * sizeof(long long), "no padding: it would count in the comparison");
 
 typedef struct GemmPlan {
     GemmShape shape;
@@ -68,9 +75,10 @@ static inline GemmShape gemm_shape(int m, int n, int k, DType a, DType b, DType 
 
 // "m 1024 n 768 k 768, e4m3 x e4m3 -> bf16, bias, fast accumulation, batch 12"
 static inline const char* gemm_describe(const GemmShape* s, char buffer[256]) {
-    snprintf(buffer, 256, "m %d, n %d, k %d (A %s ld %d%s, B %s ld %d%s, D %s ld %d)%s%s%s, batch %d, alignment %d", s->m, s->n, s->k, dtype_names[s->a], s->lda,
+    snprintf(buffer, 256, "m %d, n %d, k %d (A %s ld %d%s, B %s ld %d%s, D %s ld %d)%s%s%s%s, batch %d, alignment %d", s->m, s->n, s->k, dtype_names[s->a], s->lda,
              s->a_t ? " transposed" : "", dtype_names[s->b], s->ldb, s->b_t ? " transposed" : "", dtype_names[s->d], s->ldd,
-             s->bias ? ", bias" : "", s->accumulate ? ", accumulate" : "", s->fast_accum ? ", fast accumulation" : "", s->batch, s->align);
+             s->bias ? ", bias" : "", s->gelu == GEMM_GELU_FORWARD ? ", GELU" : s->gelu == GEMM_GELU_BACKWARD ? ", GELU backward" : "",
+             s->accumulate ? ", accumulate" : "", s->fast_accum ? ", fast accumulation" : "", s->batch, s->align);
     return buffer;
 }
 
@@ -91,6 +99,12 @@ static inline cublasLtMatrixLayout_t gemm_layout(DType type, int rows, int cols,
     return layout;
 }
 
+static inline cublasLtEpilogue_t gemm_epilogue(const GemmShape* s) {
+    if (s->gelu == GEMM_GELU_BACKWARD) { return CUBLASLT_EPILOGUE_DGELU; }  // has no bias
+    if (s->gelu == GEMM_GELU_FORWARD) { return s->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX; }
+    return s->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 static inline GemmPlan* gemm_plan_create(Device* dev, const GemmShape* s) {
     GemmPlan* p = new GemmPlan();
     p->shape = *s;
@@ -99,11 +113,17 @@ static inline GemmPlan* gemm_plan_create(Device* dev, const GemmShape* s) {
     cublasOperation_t op_a = s->b_t ? CUBLAS_OP_N : CUBLAS_OP_T, op_b = s->a_t ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasCheck(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof(op_a)));
     cublasCheck(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof(op_b)));
-    cublasLtEpilogue_t epilogue = s->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    cublasLtEpilogue_t epilogue = gemm_epilogue(s);
     cublasCheck(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)));
     if (s->bias) {
         cudaDataType_t bias_type = dtype_cuda((DType)s->d);
         cublasCheck(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof(bias_type)));
+    }
+    if (s->gelu) {
+        int64_t ld = s->ld_h;
+        const char* some = (const char*)dev->workspace + (s->align < 256 ? s->align : 0);  // the heuristic takes h's alignment from the pointer's
+        cublasCheck(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld, sizeof(ld)));
+        cublasCheck(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &some, sizeof(some)));
     }
     if (dtype_is_fp8((DType)s->a)) {
         int8_t fast = (int8_t)s->fast_accum;
@@ -160,19 +180,20 @@ static inline GemmPlan* gemm_plan(Device* dev, const GemmShape* s) {
 
 // The nearest variation of a refused shape that the library accepts, as words, or "none of the variations tried".
 static inline const char* gemm_find_accepted(Device* dev, const GemmShape* s, char buffer[256]) {
-    for (int v = 0; v < 6; v++) {
+    for (int v = 0; v < 7; v++) {
         GemmShape c = *s;
         const char* what = "";
-        if (v == 0) { if (!dtype_is_fp8((DType)c.a)) { continue; } c.fast_accum = !c.fast_accum; what = c.fast_accum ? "with fast accumulation" : "without fast accumulation"; }
-        if (v == 1) { if (!c.bias) { continue; } c.bias = 0; what = "without the bias epilogue"; }
-        if (v == 2) { c.d = DTYPE_F32; what = "with f32 output"; }
-        if (v == 3 || v == 4) {
-            int to = v == 3 ? 16 : 128;
+        if (v == 0) { if (!c.gelu) { continue; } c.gelu = c.ld_h = 0; what = "without GELU fusion (-ge 0)"; }
+        if (v == 1) { if (!dtype_is_fp8((DType)c.a)) { continue; } c.fast_accum = !c.fast_accum; what = c.fast_accum ? "with fast accumulation" : "without fast accumulation"; }
+        if (v == 2) { if (!c.bias || c.gelu) { continue; } c.bias = 0; what = "without the bias epilogue"; }
+        if (v == 3) { c.d = DTYPE_F32; what = "with f32 output"; }
+        if (v == 4 || v == 5) {
+            int to = v == 4 ? 16 : 128;
             c.m = ROUND_UP(c.m, to); c.n = ROUND_UP(c.n, to); c.k = ROUND_UP(c.k, to);
-            c.lda = ROUND_UP(c.lda, to); c.ldb = ROUND_UP(c.ldb, to); c.ldd = ROUND_UP(c.ldd, to);
-            what = v == 3 ? "with sizes rounded up to multiples of 16" : "with sizes rounded up to multiples of 128";
+            c.lda = ROUND_UP(c.lda, to); c.ldb = ROUND_UP(c.ldb, to); c.ldd = ROUND_UP(c.ldd, to); c.ld_h = ROUND_UP(c.ld_h, to);
+            what = v == 4 ? "with sizes rounded up to multiples of 16" : "with sizes rounded up to multiples of 128";
         }
-        if (v == 5) { if (!dtype_is_fp8((DType)c.a)) { continue; } c.a = c.b = c.d = DTYPE_BF16; c.fast_accum = 0; what = "with --dtype bfloat16"; }
+        if (v == 6) { if (!dtype_is_fp8((DType)c.a)) { continue; } c.a = c.b = c.d = DTYPE_BF16; c.fast_accum = 0; what = "with --dtype bfloat16"; }
         if (memcmp(&c, s, sizeof(c)) == 0) { continue; }
         GemmPlan* p = gemm_plan_create(dev, &c);
         bool accepted = p->status == CUBLAS_STATUS_SUCCESS;
@@ -209,19 +230,23 @@ static inline GemmPlan* gemm_plan_or_fail(Device* dev, const GemmShape* s, const
     return p;
 }
 
-// D = A . B^T (see the top). a_descale, b_descale: device f32 for FP8 operands, else NULL. bias: n elements of D's type if the shape has one. Enqueues only.
-static inline void gemm(Device* dev, const char* name, const GemmShape* s, void* D, const void* A, const void* B, const float* a_descale, const float* b_descale, const void* bias) {
+// D = A . B^T (see the top). a_descale, b_descale: device f32 for FP8 operands, else NULL. bias: n elements of D's type if the shape has one.
+// h: with a fused GELU its input (m,n), written forward and read backward; it may not overlap D. Enqueues only.
+static inline void gemm(Device* dev, const char* name, const GemmShape* s, void* D, const void* A, const void* B, const float* a_descale, const float* b_descale, const void* bias,
+                        void* h = NULL) {
     GemmPlan* p = gemm_plan_or_fail(dev, s, name);
     for (auto& use : p->uses) {
         if (!use.name) { use.name = name; }
         if (use.name == name) { use.calls++; break; }
     }
-    require((((uintptr_t)D | (uintptr_t)A | (uintptr_t)B) & (uintptr_t)(s->align - 1)) == 0, "", "product '%s': pointers %p %p %p are not aligned to %d bytes", name, D, A, B, s->align);
+    require((((uintptr_t)D | (uintptr_t)A | (uintptr_t)B | (uintptr_t)h) & (uintptr_t)(s->align - 1)) == 0, "", "product '%s': pointers %p %p %p %p are not aligned to %d bytes", name, D,
+            A, B, h, s->align);
     if (dtype_is_fp8((DType)s->a)) {
         cublasCheck(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &b_descale, sizeof(b_descale)));
         cublasCheck(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &a_descale, sizeof(a_descale)));
     }
     if (s->bias) { cublasCheck(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias))); }
+    if (s->gelu) { cublasCheck(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &h, sizeof(h))); }
     const float alpha = 1.0f, beta = s->accumulate ? 1.0f : 0.0f;
     ProfileScope scope(name, 1, dev->stream);
     cublasStatus_t status = cublasLtMatmul(dev->lt, p->desc, &alpha, B, p->a, A, p->b, &beta, D, p->d, D, p->d, &p->heuristic.algo, dev->workspace, dev->workspace_bytes, dev->stream);
@@ -277,6 +302,15 @@ static inline GemmShape linear_shape(Pass pass, int N, int C, int OC, DType x, D
     return s;
 }
 
+// The shape of a linear layer's product with GELU fused, operands and results of type x (f32 or bf16). PASS_FPROP: of x (N,C) -> h (N,OC), gelu(h).
+// PASS_DGRAD: of the layer after the GELU, (N,C) -> (N,OC): dh (N,C) from dY (N,OC). OC (fprop) or C (dgrad) must be a multiple of 8.
+static inline GemmShape linear_gelu_shape(Pass pass, int N, int C, int OC, DType x) {
+    GemmShape s = linear_shape(pass, N, C, OC, x, x, x, x, false, false);
+    s.gelu = pass == PASS_FPROP ? GEMM_GELU_FORWARD : GEMM_GELU_BACKWARD;
+    s.ld_h = s.ldd;
+    return s;
+}
+
 // y (N,OC) = x W^T + bias
 static inline void linear_forward(Device* dev, void* y, DType y_type, Operand x, Operand w, const void* bias, bool fast_accum) {
     GemmShape s = linear_shape(PASS_FPROP, x.rows, x.cols, w.rows, x.dtype, w.dtype, x.dtype, y_type, x.t != NULL, fast_accum);
@@ -286,6 +320,16 @@ static inline void linear_forward(Device* dev, void* y, DType y_type, Operand x,
 static inline void linear_dgrad(Device* dev, void* dx, DType dx_type, Operand dy, Operand w, bool fast_accum) {
     GemmShape s = linear_shape(PASS_DGRAD, dy.rows, w.cols, w.rows, dy.dtype, w.dtype, dy.dtype, dx_type, w.t != NULL, fast_accum);
     gemm(dev, pass_names[PASS_DGRAD], &s, dx, dy.k, w.t ? w.t : w.k, dy.descale, w.descale, NULL);
+}
+// h (N,OC) = x W^T + bias, gelu (N,OC) = gelu(h), both of x's type (f32 or bf16): two results of one product
+static inline void linear_forward_gelu(Device* dev, void* gelu, void* h, Operand x, Operand w, const void* bias) {
+    GemmShape s = linear_gelu_shape(PASS_FPROP, x.rows, x.cols, w.rows, x.dtype);
+    gemm(dev, pass_names[PASS_FPROP], &s, gelu, x.k, w.k, NULL, NULL, bias, h);
+}
+// dh (N,C) = gelu'(h) dY W, where W (OC,C) belongs to the layer that reads gelu(h). dh and h may not overlap.
+static inline void linear_dgrad_gelu(Device* dev, void* dh, const void* h, Operand dy, Operand w) {
+    GemmShape s = linear_gelu_shape(PASS_DGRAD, dy.rows, w.cols, w.rows, dy.dtype);
+    gemm(dev, pass_names[PASS_DGRAD], &s, dh, dy.k, w.k, NULL, NULL, NULL, (void*)h);
 }
 // dw (OC,C) += dY^T x
 static inline void linear_wgrad(Device* dev, void* dw, DType dw_type, Operand dy, Operand x, bool fast_accum) {

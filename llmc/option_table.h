@@ -2,7 +2,7 @@
  *
  * OPT(field, letters, type, default, min, max, group, help)
  *   field    name in struct Options; --name on the command line, where _ and - are the same
- *   letters  llm.c's name without its dash ("b" for -b), "" if it has none
+ *   letters  llm.c's name without its dash ("b" for -b), "" if it has none; "pi|pm": two spellings, since llm.c's help and parser disagree
  *   type     INT, INT64, FLOAT (stored as float), BOOL, STRING, or ENUM (stored as int)
  *   min, max the range, both ends allowed; STRING: of the length in bytes; ENUM: min is CHOICES(list), max is 0; BOOL: 0, 1
  *   group    a heading of --help; the rows of a group stand together
@@ -21,26 +21,28 @@
 #define OPT_DTYPE_CHOICES(X) \
     X(OPT_DTYPE_AUTO, "auto") X(OPT_DTYPE_FLOAT8, "float8|fp8") X(OPT_DTYPE_BFLOAT16, "bfloat16|bf16") X(OPT_DTYPE_FLOAT32, "float32|fp32")
 #define OPT_MASTER_CHOICES(X) X(OPT_MASTER_BFLOAT16, "bfloat16|bf16|0") X(OPT_MASTER_FLOAT32, "float32|fp32|1")
-#define OPT_ORDER_CHOICES(X) X(OPT_ORDER_SEQUENCE, "sequence")
+#define OPT_ORDER_CHOICES(X) X(OPT_ORDER_SEQUENCE, "sequence") X(OPT_ORDER_LLMC, "llmc")
 #define OPT_INIT_CHOICES(X) X(OPT_INIT_LLMC, "llmc") X(OPT_INIT_FAST, "fast")
+#define OPT_NCCL_CHOICES(X) X(OPT_NCCL_MPI, "mpi") X(OPT_NCCL_TCP, "tcp") X(OPT_NCCL_FS, "fs")
 
 #define OPTION_CHOICE_ID(id, names) id,
 enum { OPT_DTYPE_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_MASTER_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_ORDER_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_INIT_CHOICES(OPTION_CHOICE_ID) };
+enum { OPT_NCCL_CHOICES(OPTION_CHOICE_ID) };
 
 #define OPTION_CHOICE_TEXT(id, names) names ","
 #define CHOICES(list) list(OPTION_CHOICE_TEXT)
 
 #define OPTION_TABLE(OPT) \
     /*  field                 letters type   default       min, max       group          help */ \
-    OPT(train_data,           "i",  STRING, "data/text/train.bin", 1, 4095, "data",      "training token shards, a glob pattern (quote it)") \
-    OPT(val_data,             "j",  STRING, "data/text/val.bin", 1, 4095, "data",        "validation token shards, a glob pattern (quote it)") \
+    OPT(train_data,           "i",  STRING, "dev/data/tinyshakespeare/tiny_shakespeare_train.bin", 1, 4095, "data", "training token shards, a glob pattern (quote it)") \
+    OPT(val_data,             "j",  STRING, "dev/data/tinyshakespeare/tiny_shakespeare_val.bin", 1, 4095, "data", "validation token shards, a glob pattern (quote it)") \
     OPT(tokenizer,            "",   STRING, "",            0, 4095,       "data",        "tokenizer file; empty: tokenizer.bin beside the training data, else gpt2_tokenizer.bin") \
-    OPT(data_order,           "",   ENUM,   OPT_ORDER_SEQUENCE, CHOICES(OPT_ORDER_CHOICES), 0, "data", "order of the training data; sequence: every T-token sequence once an epoch, permuted by (seed, epoch), whatever the batch size") \
+    OPT(data_order,           "",   ENUM,   OPT_ORDER_SEQUENCE, CHOICES(OPT_ORDER_CHOICES), 0, "data", "order of the training data; sequence: every T-token sequence once an epoch, permuted by (seed, epoch), whatever the batch size; llmc: the order of llm.c, which depends on the batch size") \
     OPT(overfit_single_batch, "a",  BOOL,   0,             0, 1,          "data",        "train on the first total-batch-tokens of the validation data again and again") \
-    OPT(model,                "e",  STRING, "d12",         1, 4095,       "model",       "a checkpoint (.bin) or a descriptor: d6, d12, d24, d36, d48, d60, gpt3:c768 ...") \
+    OPT(model,                "e",  STRING, "gpt2_124M_bf16.bin", 1, 4095, "model",     "a checkpoint (.bin) or a descriptor: d6, d12, d24, d36, d48, d60, gpt3:c768 ...") \
     OPT(layers,               "",   INT,    0,             0, 1024,       "model",       "number of layers (L); 0: as the descriptor says") \
     OPT(heads,                "",   INT,    0,             0, 1024,       "model",       "number of attention heads (NH); 0: as the descriptor says") \
     OPT(channels,             "",   INT,    0,             0, 65536,      "model",       "width of the residual stream (C); 0: as the descriptor says") \
@@ -59,10 +61,11 @@ enum { OPT_INIT_CHOICES(OPTION_CHOICE_ID) };
     OPT(beta2,                "",   FLOAT,  0.95,          0, 0.99999,    "training",    "AdamW decay of the second moment") \
     OPT(adam_eps,             "",   FLOAT,  1e-8,          1e-20, 1,      "training",    "AdamW epsilon") \
     OPT(grad_clip,            "",   FLOAT,  1.0,           0, 1e6,        "training",    "largest global gradient norm, above it gradients are scaled down; 0: no clipping") \
-    OPT(skip_loss_z,          "sl", FLOAT,  0.0,           0, 11.26,      "training",    "skip the update when the loss lies more standard deviations above its last 128 values; 0: never") \
-    OPT(skip_grad_z,          "sg", FLOAT,  0.0,           0, 11.26,      "training",    "skip the update when the gradient norm lies more standard deviations above its last 128 values; 0: never") \
+    OPT(skip_loss_z,          "sl", FLOAT,  0.0,           0, 1e6,        "training",    "skip the update when the loss lies more standard deviations above its last 128 values; 0: never") \
+    OPT(skip_grad_z,          "sg", FLOAT,  0.0,           0, 1e6,        "training",    "skip the update when the gradient norm lies more standard deviations above its last 128 values; 0: never") \
     OPT(seed,                 "",   INT64,  42,            0, 9007199254740991, "training", "seed of the initial weights, the data order and the stochastic rounding") \
     OPT(recompute,            "r",  INT,    1,             0, 2,          "training",    "recompute in backward, to save memory: 0 nothing, 1 GELU, 2 GELU and layernorm") \
+    OPT(gelu_fusion,          "ge", INT,    0,             -1, 2,         "training",    "let the matrix products of bfloat16 and float32 apply GELU: 0 (or -1) no, 1 forward, 2 forward and backward") \
     OPT(dtype,                "",   ENUM,   OPT_DTYPE_AUTO, CHOICES(OPT_DTYPE_CHOICES), 0, "precision", "precision of the matrix products; auto: float8 where the device has it, else bfloat16") \
     OPT(fp8_recipe,           "",   ENUM,   0,             RECIPE_CHOICES, 0,         "precision", "how float8 tensors are scaled; current: one scale a tensor, from its own largest value") \
     OPT(master_dtype,         "w",  ENUM,   OPT_MASTER_BFLOAT16, CHOICES(OPT_MASTER_CHOICES), 0, "precision", "type of the master weights; bfloat16 rounds stochastically") \
@@ -71,20 +74,64 @@ enum { OPT_INIT_CHOICES(OPTION_CHOICE_ID) };
     OPT(val_every,            "v",  INT,    20,            0, 1000000000, "evaluation",  "validate every so many steps; 0: only at the end") \
     OPT(val_steps,            "m",  INT,    20,            -1, 1000000000, "evaluation", "batches per validation; -1: all full batches of the set, 0: no validation") \
     OPT(sample_every,         "s",  INT,    20,            0, 1000000000, "evaluation",  "print a sample every so many steps and at the end; 0: never") \
-    OPT(sample_length,        "g",  INT,    64,            2, 1048576,    "evaluation",  "tokens of a sample, the start token included") \
+    OPT(sample_length,        "g",  INT,    64,            1, 1048576,    "evaluation",  "tokens of a sample, the start token or the prompt included") \
+    OPT(prompt,               "",   STRING, "",            0, 1048576,    "evaluation",  "text that samples continue (write a newline as \\n); empty: they start from the end-of-text token") \
+    OPT(sample_only,          "",   BOOL,   0,             0, 1,          "evaluation",  "load the model, print one sample, end: needs no data") \
     OPT(temperature,          "",   FLOAT,  1.0,           0, 100,        "evaluation",  "temperature of samples; 0: always the likeliest token") \
+    OPT(top_k,                "",   INT,    0,             0, 65536,      "evaluation",  "draw samples from so many of the likeliest tokens; 0: from all") \
     OPT(sample_seed,          "",   INT64,  1337,          1, 9007199254740991, "evaluation", "seed of samples") \
+    OPT(hellaswag,            "h",  BOOL,   0,             0, 1,          "evaluation",  "answer the multiple-choice questions of --eval-data every --val-every steps and at the end") \
+    OPT(eval_data,            "",   STRING, "dev/data/hellaswag/hellaswag_val.bin", 1, 4095, "evaluation", "questions with four answers in llm.c's format: HellaSwag, or MMLU and others written alike") \
     OPT(output_dir,           "o",  STRING, "",            0, 4000,       "checkpoints", "folder for the log and the checkpoints; empty: none are written") \
     OPT(checkpoint_every,     "n",  INT,    0,             0, 1000000000, "checkpoints", "write a checkpoint every so many steps and at the end; 0: never") \
     OPT(checkpoint_keep,      "nk", INT,    0,             0, 1000000000, "checkpoints", "keep only so many of the latest checkpoints; 0: all") \
     OPT(checkpoint_major_every, "nm", INT,  0,             0, 1000000000, "checkpoints", "never delete the checkpoint of every so many steps; 0: no exception") \
     OPT(resume,               "y",  BOOL,   0,             0, 1,          "checkpoints", "continue from the latest complete checkpoint in the output folder, if there is one") \
+    OPT(zero_stage,           "z",  INT,    0,             0, 3,          "processes",   "ZeRO stage: 0 none, 1 shards the optimizer's state; one process has nothing to shard") \
+    OPT(num_processes,        "pn", INT,    1,             1, 65536,      "processes",   "number of processes that train together") \
+    OPT(process_rank,         "pr", INT,    0,             0, 65535,      "processes",   "number of this process, from 0") \
+    OPT(gpus_per_node,        "pg", INT,    8,             1, 65536,      "processes",   "GPUs a machine has: process R uses GPU R modulo this") \
+    OPT(nccl_init,            "pi|pm", ENUM, OPT_NCCL_MPI, CHOICES(OPT_NCCL_CHOICES), 0, "processes", "how processes find each other") \
+    OPT(server_ip,            "ps", STRING, "",            0, 255,        "processes",   "address of process 0, for --nccl-init tcp") \
+    OPT(fs_path,              "pf|pp", STRING, "",         0, 255,        "processes",   "folder that all processes see, for --nccl-init fs") \
+    OPT(gpu_info_every,       "lg", INT,    -1,            -1, 1000000000, "other",      "print utilization, clocks, power and temperature of the GPU every so many steps; -1: never") \
     OPT(log_every,            "",   INT,    1,             1, 1000000000, "other",       "print a progress line every so many steps")
+
+// The first block of llm.c's parameter table: X(field, its name there, its format, value from `o` and `total_batch_tokens`).
+#define LLMC_ROWS(X) \
+    X(train_data,           "train data pattern",    "%s",   o->train_data) \
+    X(val_data,             "val data pattern",      "%s",   o->val_data) \
+    X(output_dir,           "output log dir",        "%s",   o->output_dir[0] ? o->output_dir : "NULL") \
+    X(checkpoint_every,     "checkpoint_every",      "%d",   o->checkpoint_every) \
+    X(resume,               "resume",                "%d",   o->resume) \
+    X(batch_size,           "micro batch size B",    "%d",   o->batch_size) \
+    X(seq_len,              "sequence length T",     "%d",   o->seq_len) \
+    X(total_batch_tokens,   "total batch size",      "%lld", total_batch_tokens) \
+    X(schedule,             "LR scheduler",          "%s",   option_choice_name(&option_specs()[OPTION_INDEX_schedule], o->schedule).c_str()) \
+    X(learning_rate,        "learning rate (LR)",    "%e",   o->learning_rate) \
+    X(warmup_steps,         "warmup iterations",     "%d",   o->warmup_steps) \
+    X(final_lr_fraction,    "final LR fraction",     "%e",   o->final_lr_fraction) \
+    X(weight_decay,         "weight decay",          "%e",   o->weight_decay) \
+    X(skip_loss_z,          "skip update lossz",     "%f",   o->skip_loss_z) \
+    X(skip_grad_z,          "skip update gradz",     "%f",   o->skip_grad_z) \
+    X(max_steps,            "max_steps",             "%d",   o->max_steps) \
+    X(val_every,            "val_loss_every",        "%d",   o->val_every) \
+    X(val_steps,            "val_max_steps",         "%d",   o->val_steps) \
+    X(sample_every,         "sample_every",          "%d",   o->sample_every) \
+    X(sample_length,        "genT",                  "%d",   o->sample_length) \
+    X(overfit_single_batch, "overfit_single_batch",  "%d",   o->overfit_single_batch) \
+    X(master_dtype,         "use_master_weights",    "%s",   o->master_dtype == OPT_MASTER_FLOAT32 ? "enabled" : "disabled") \
+    X(gelu_fusion,          "gelu_fusion",           "%d",   o->gelu_fusion) \
+    X(recompute,            "recompute",             "%d",   o->recompute)
 
 #include "llmc/options.h"
 
-// What one row cannot say. Ends the program (exit code 2) with a message. Called by options_parse.
-static inline void options_check(const Options* o) {
+// Was the option given by llm.c's letter?
+static inline bool option_given_by_letter(const Options* o, int index) { return o->given[index] && o->given[index][1] != '-'; }
+
+// What one row cannot say. Ends the program (exit code 2) with a message, or settles it with a note. Called by options_parse.
+// Letters mean what llm.c means by them, also where the long name is stricter.
+static inline void options_check(Options* o) {
     int64_t micro_step = (int64_t)o->batch_size * o->seq_len;
     if (o->total_batch_tokens != -1 && (o->total_batch_tokens == 0 || o->total_batch_tokens % micro_step != 0)) {
         fail_usage("choose a multiple, or leave --total-batch-tokens out for one micro-step", "--total-batch-tokens %lld is not a multiple of "
@@ -99,10 +146,33 @@ static inline void options_check(const Options* o) {
     }
     if (!o->checkpoint_every && (o->checkpoint_keep || o->checkpoint_major_every)) { fprintf(stderr, "note: --checkpoint-keep and --checkpoint-major-every do nothing without --checkpoint-every\n"); }
     if (!o->checkpoint_keep && o->checkpoint_major_every) { fprintf(stderr, "note: --checkpoint-major-every does nothing without --checkpoint-keep: all checkpoints are kept\n"); }
+    if (o->schedule == SCHEDULE_CONSTANT && o->warmup_steps && option_given_by_letter(o, OPTION_INDEX_warmup_steps)) {
+        fprintf(stderr, "note: -u %d does nothing with the constant schedule, as in llm.c; --warmup-steps applies to every schedule\n", o->warmup_steps);
+        o->warmup_steps = 0;
+    }
+    const float z_max = 11.269427f;  // sqrt(127): outlier_detector.h
+    if (o->skip_loss_z > z_max || o->skip_grad_z > z_max) { fprintf(stderr, "note: no z-score exceeds %.3f: --skip-loss-z and --skip-grad-z above that never skip\n", z_max); }
+    if (o->gelu_fusion < 0) { o->gelu_fusion = 0; }
+    if (o->nccl_init == OPT_NCCL_MPI && (o->num_processes > 1 || o->process_rank > 0)) {
+        fprintf(stderr, "note: --num-processes and --process-rank do nothing with --nccl-init mpi: mpirun says them\n");
+        o->num_processes = 1;
+        o->process_rank = 0;
+    }
+    if (o->num_processes > 1) { fail_usage("start one process without it", "--num-processes %d: this program trains on one GPU so far", o->num_processes); }
+    if (o->process_rank >= o->num_processes) {
+        fail_usage("ranks count from 0", "--process-rank %d is not below --num-processes %d", o->process_rank, o->num_processes);
+    }
+    if (o->sample_only && (o->checkpoint_every || o->hellaswag)) {
+        fail_usage("leave out one or the other", "--sample-only does nothing but sample: --checkpoint-every and --hellaswag do not go with it");
+    }
     if (o->max_steps >= 0 && o->warmup_steps > o->max_steps) {
         fprintf(stderr, "note: --warmup-steps %d is longer than --max-steps %d: the learning rate never reaches its peak\n", o->warmup_steps, o->max_steps);
     }
-    if (o->checkpoint_every > 0 && !o->output_dir[0]) { fail_usage("name a folder with --output-dir", "--checkpoint-every %d needs --output-dir", o->checkpoint_every); }
+    if (o->checkpoint_every > 0 && !o->output_dir[0]) {
+        if (!option_given_by_letter(o, OPTION_INDEX_checkpoint_every)) { fail_usage("name a folder with --output-dir", "--checkpoint-every %d needs --output-dir", o->checkpoint_every); }
+        fprintf(stderr, "WARNING: -n %d without -o writes no checkpoint, as in llm.c: the trained model will be lost\n", o->checkpoint_every);
+        o->checkpoint_every = 0;
+    }
     if (o->resume && !o->output_dir[0]) { fail_usage("name the folder of the run to continue with --output-dir", "--resume needs --output-dir"); }
     if (o->channels && o->heads && o->channels % o->heads != 0) {
         fail_usage("choose --channels as a multiple of --heads", "--channels %d is not a multiple of --heads %d", o->channels, o->heads);

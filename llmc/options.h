@@ -183,10 +183,24 @@ static inline const OptionSpec* option_find(const char* name, size_t len) {
     return NULL;
 }
 
+// letters: "pi|pm" are two spellings of one switch; the first is the one that is shown.
 static inline const OptionSpec* option_find_letters(const char* letters) {
     const OptionSpec* specs = option_specs();
-    for (int i = 0; i < OPTION_COUNT; i++) { if (specs[i].letters[0] && !strcmp(specs[i].letters, letters)) { return &specs[i]; } }
+    for (int i = 0; i < OPTION_COUNT; i++) {
+        for (const char* p = specs[i].letters; *p;) {
+            size_t length = strcspn(p, "|");
+            if (strlen(letters) == length && !strncmp(p, letters, length)) { return &specs[i]; }
+            p += length + (p[length] == '|');
+        }
+    }
     return NULL;
+}
+static inline std::string option_letters(const OptionSpec* s) { return std::string(s->letters, strcspn(s->letters, "|")); }
+
+// llm.c looks at the first letter of most switches only: -ix is -i there. Its exceptions, whose second letter counts, are l, n, s and p.
+static inline const OptionSpec* option_find_llmc_alias(const char* letters) {
+    const char first[2] = {letters[0], 0};
+    return strlen(letters) == 2 && !strchr("lnsp", letters[0]) ? option_find_letters(first) : NULL;
 }
 
 // Was the option (name with - or _) given on the command line?
@@ -236,17 +250,6 @@ static inline std::string option_nearest(const char* arg) {
     return nearest;
 }
 
-// Switches of llm.c that no row has: named, so that a script of llm.c's fails with a reason. A row of the table wins over this list.
-static inline const char* option_llmc_only(const char* letters) {
-    static const char* const rows[][2] = {
-        {"h", "HellaSwag evaluation"}, {"lg", "printing GPU information"}, {"ge", "GELU fusion"}, {"z", "the ZeRO stage"},
-        {"pn", "the number of processes"}, {"pr", "the process rank"}, {"pg", "GPUs per node"}, {"pi", "the NCCL init method"},
-        {"ps", "the server IP"}, {"pf", "the shared path of NCCL init"},
-    };
-    for (auto& row : rows) { if (!strcmp(row[0], letters)) { return row[1]; } }
-    return NULL;
-}
-
 // ----------------------------------------------------------------------------
 // printing
 
@@ -278,7 +281,7 @@ static inline void options_print_help(FILE* out, const char* program) {
         const OptionSpec* s = &specs[i];
         std::string text = std::string("  ") + option_long_name(s);
         if (s->type != OPTION_BOOL) { text += std::string(" ") + value_word[s->type]; }
-        if (s->letters[0]) { text += std::string(", -") + s->letters; }
+        if (s->letters[0]) { text += ", -" + option_letters(s); }
         if ((int)text.size() > width) { width = (int)text.size(); }
         left.push_back(text);
     }
@@ -309,7 +312,7 @@ static inline void options_print_markdown(FILE* out) {
     fprintf(out, "| option | llm.c | values | default | meaning |\n| --- | --- | --- | --- | --- |\n");
     for (int i = 0; i < OPTION_COUNT; i++) {
         const OptionSpec* s = &specs[i];
-        std::string letters = s->letters[0] ? std::string("`-") + s->letters + "`" : "";
+        std::string letters = s->letters[0] ? "`-" + option_letters(s) + "`" : "";
         std::string values = type_name[s->type];
         if (s->type != OPTION_BOOL && s->type != OPTION_STRING) { values += std::string(s->type == OPTION_ENUM ? " " : ", ") + option_range_text(s); }
         std::string def = option_text(&defaults, s);
@@ -319,7 +322,7 @@ static inline void options_print_markdown(FILE* out) {
     }
 }
 
-// One row of the printed configuration, in the shape of llm.c's parameter table. A longer value pushes the bar to the right.
+// One row of the printed configuration: llm.c's parameter table. A longer name or value pushes the bar to the right.
 __attribute__((format(printf, 3, 4)))
 static inline void options_print_row(FILE* out, const char* name, const char* fmt, ...) {
     char value[4200];
@@ -327,20 +330,35 @@ static inline void options_print_row(FILE* out, const char* name, const char* fm
     va_start(args, fmt);
     vsnprintf(value, sizeof(value), fmt, args);
     va_end(args);
-    fprintf(out, "| %-22s | %-50s |\n", name, value);
+    fprintf(out, "| %-21s | %-50s |\n", name, value);
 }
 static inline void options_print_rule(FILE* out) {
-    fprintf(out, "+------------------------+----------------------------------------------------+\n");
+    fprintf(out, "+-----------------------+----------------------------------------------------+\n");
 }
 
-// The configuration as a table; a * marks what was given on the command line. Main goes on with options_print_row for what it derives.
-static inline void options_print(const Options* o, FILE* out) {
-    const OptionSpec* specs = option_specs();
+// llm.c's first block: its rows, names and formats (LLMC_ROWS of option_table.h); then what only this program has, a * marks what was given on the
+// command line. Main goes on with options_print_row for what it derives.
+static inline void options_print_llmc(const Options* o, FILE* out, long long total_batch_tokens) {
     options_print_rule(out);
-    options_print_row(out, "parameter", "value (* given)");
+    options_print_row(out, "Parameter", "Value");
+    options_print_rule(out);
+#define LLMC_ROW(field, name, fmt, value) options_print_row(out, name, fmt, value);
+    LLMC_ROWS(LLMC_ROW)
+#undef LLMC_ROW
+    options_print_rule(out);
+}
+static inline void options_print_rest(const Options* o, FILE* out) {
+    static const char* const printed[] = {
+#define LLMC_ROW(field, name, fmt, value) #field,
+        LLMC_ROWS(LLMC_ROW)
+#undef LLMC_ROW
+    };
+    const OptionSpec* specs = option_specs();
     for (int i = 0; i < OPTION_COUNT; i++) {
         const OptionSpec* s = &specs[i];
-        if (i == 0 || strcmp(specs[i - 1].group, s->group)) { options_print_rule(out); }
+        bool already = false;
+        for (const char* field : printed) { already = already || !strcmp(field, s->name); }
+        if (already) { continue; }
         std::string value = option_text(o, s);
         if (s->type == OPTION_BOOL) { value = value == "1" ? "on" : "off"; }
         if (value.empty()) { value = "(empty)"; }
@@ -464,9 +482,6 @@ static inline void option_fail_unknown(const char* arg) {
     if (arg[0] != '-') {
         fail_usage("options start with --, and flags take no value (--name or --no-name); --help lists all", "'%s' stands where an option is expected", arg);
     }
-    if (arg[1] != '-' && option_llmc_only(arg + 1)) {
-        fail_usage("leave it out; --help lists what there is", "%s (%s) exists in llm.c but not in this program", arg, option_llmc_only(arg + 1));
-    }
     std::string hint = nearest.empty() ? std::string("--help lists all options") : "did you mean " + nearest + "? --help lists all options";
     fail_usage(hint.c_str(), "unknown option '%s'", arg);
 }
@@ -485,7 +500,7 @@ static inline const char* option_next_value(const OptionSpec* s, const char* as,
     return next;
 }
 
-static inline void options_check(const Options* o);  // in option_table.h
+static inline void options_check(Options* o);  // in option_table.h
 
 // Parses a command line into *o, defaults first. Returns only if all is well and no action (--help ...) was asked for.
 static inline void options_parse(Options* o, int argc, char** argv) {
@@ -508,6 +523,7 @@ static inline void options_parse(Options* o, int argc, char** argv) {
         }
         if (arg[0] == '-' && arg[1] != '-') {  // llm.c's letters
             const OptionSpec* s = option_find_letters(arg + 1);
+            if (!s && (s = option_find_llmc_alias(arg + 1))) { fprintf(stderr, "WARNING: %s is read as -%c, as llm.c does\n", arg, arg[1]); }
             if (!s) { option_fail_unknown(arg); }
             option_store(o, s, arg, option_next_value(s, arg, argc, argv, &i));
             option_note_given(o, s, arg);

@@ -1,7 +1,6 @@
 /* tokenizer.h - token ids to bytes, and printing them as they come
  *
- * What:      reads llm.c's tokenizer file; decodes; prints a stream of tokens so that a terminal survives it. There is no encoder: text is tokenized
- *            by the scripts in data/.
+ * What:      reads llm.c's tokenizer file; decodes; prints a stream of tokens so that a terminal survives it. Encoding: tokenizer_encode.h.
  *
  * File, little-endian, no checksum (llm.c's, kept byte for byte):
  *   OFFSET  SIZE  TYPE    MEANING
@@ -11,7 +10,7 @@
  *   12      4     u32     EOT, the end-of-text token, < V (version 2)
  *   16      1008  u32[]   zero
  *   1024    ...           V times: u8 length (1..255), then so many bytes; the file ends after the last
- * Bytes as text: V = 256, every token one byte, EOT 0 (made by data/make_text.py).
+ * Bytes as text: V = 256, every token one byte, EOT 0 (made by data/common.py).
  *
  * Printing:  complete UTF-8 sequences and printable ASCII, newline and tab. Dropped: control characters (also those of U+0080..U+009F) and bytes
  *            that are not UTF-8. A sequence may be spread over tokens, as it always is with byte tokens: tokenizer_print keeps what is incomplete.

@@ -15,7 +15,7 @@ for seed in $seeds; do
         rm -rf "$out/$dtype.$seed"
         mkdir -p "$out"
         logs+=("$out/$dtype.$seed/main.log")
-        "$trainer" --layers 2 --heads 4 --channels 64 --seq-len 64 --batch-size 8 --learning-rate 2e-3 --warmup-steps 50 --max-steps "$steps" --val-every "$every" \
+        "$trainer" --train-data data/text/train.bin --val-data data/text/val.bin --layers 2 --heads 4 --channels 64 --seq-len 64 --batch-size 8 --learning-rate 2e-3 --warmup-steps 50 --max-steps "$steps" --val-every "$every" \
             --val-steps 20 --sample-every 0 --log-every "$steps" --seed "$seed" --dtype "$dtype" --output-dir "$out/$dtype.$seed" "$@" >"$out/$dtype.$seed.txt"
     done
 done

@@ -90,6 +90,16 @@ static const cublasStatus_t NS = CUBLAS_STATUS_NOT_SUPPORTED, IV = CUBLAS_STATUS
 
 static void types(Product* p, uint32_t a, uint32_t b, uint32_t c, uint32_t d) { p->a.type = a; p->b.type = b; p->c.type = c; p->d.type = d; }
 static void bf16(Product* p) { types(p, CUDA_R_16BF, CUDA_R_16BF, CUDA_R_16BF, CUDA_R_16BF); p->a.ld = p->b.ld = 32; p->a.rows = p->b.rows = 32; }  // fits A and B
+// GELU with its input as auxiliary matrix (in C, which lies idle while beta is 0), BF16, m 32, n 48.
+static void gelu(Product* p, uint32_t epilogue) {
+    bf16(p);
+    p->op.epilogue = epilogue;
+    p->op.aux = p->C;
+    p->op.aux_ld = 32;
+    p->op.bias = p->bias;
+}
+static void gelu_forward(Product* p) { gelu(p, CUBLASLT_EPILOGUE_GELU_AUX_BIAS); }
+static void gelu_backward(Product* p) { gelu(p, CUBLASLT_EPILOGUE_DGELU); }
 static void modes(Product* p, int a, int b) { p->op.a_scale_mode = a; p->op.b_scale_mode = b; p->op.a_scale = p->scales; p->op.b_scale = p->scales + 16; }
 static void batch2(Product* p) {
     p->a.batch_count = p->b.batch_count = p->c.batch_count = p->d.batch_count = 2;
@@ -164,6 +174,7 @@ static const Case plan_cases[] = {
     {"amax_d", 0, IV, [](Product* p) { p->op.amax_d = p->scales; }},
     {"amax_d", 90, IV, [](Product* p) { p->op.amax_d = p->scales; }},
     {"scale_aux", 0, IV, [](Product* p) { p->op.aux_scale = p->scales; }},
+    {"scale_aux", 0, IV, [](Product* p) { gelu_forward(p); p->op.aux_amax = p->scales; }},
     {"mode_fp8", 0, NS, [](Product* p) { bf16(p); p->op.a_scale_mode = p->op.b_scale_mode = OUTER; }},
     {"mode_vec16", 0, NS, [](Product* p) { modes(p, VEC16, VEC16); }},
     {"mode_vec16", 100, NS, [](Product* p) { modes(p, VEC16, VEC16); }},
@@ -190,7 +201,19 @@ static const Case plan_cases[] = {
     {"epilogue_fp8", 0, NS, [](Product* p) { p->op.epilogue = CUBLASLT_EPILOGUE_BGRADB; }},
     {"epilogue_block", 90, NS, [](Product* p) { modes(p, BLK, VEC128); p->op.epilogue = CUBLASLT_EPILOGUE_GELU_BIAS; }},
     {"epilogue_batch", 0, NS, [](Product* p) { batch2(p); p->op.epilogue = CUBLASLT_EPILOGUE_BIAS; }},
+    {"bias_type", 0, NS, [](Product* p) { gelu_forward(p); p->op.bias_type = CUDA_R_32F; }},
+    {"aux_type", 0, IV, [](Product* p) { gelu_forward(p); p->op.aux_type = CUDA_R_32F; }},
+    {"aux_type", 90, IV, [](Product* p) { gelu_backward(p); p->op.aux_type = CUDA_R_16BF; }},
+    {"aux_ld", 0, IV, [](Product* p) { gelu_forward(p); p->op.aux_ld = 0; }},
+    {"aux_ld", 0, IV, [](Product* p) { gelu_backward(p); p->op.aux_ld = 24; }},
+    {"aux_ld", 90, IV, [](Product* p) { gelu_backward(p); p->op.aux_ld = 36; }},
+    {"aux_batch_stride", 0, IV, [](Product* p) { gelu_forward(p); batch2(p); p->op.aux_batch_stride = 4; }},
+    {"aux_batch_stride", 0, IV, [](Product* p) { gelu_forward(p); batch2(p); p->op.aux_batch_stride = -8; }},
+    {"aux_order", 0, NS, [](Product* p) { gelu_forward(p); p->d.order = p->c.order = CUBLASLT_ORDER_ROW; p->d.ld = p->c.ld = 48; }},
     {"epilogue_run", 0, NS, [](Product* p) { p->op.epilogue = CUBLASLT_EPILOGUE_GELU_BIAS; }},
+    {"epilogue_run", 0, NS, [](Product* p) { gelu_forward(p); types(p, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_16BF); }},
+    {"epilogue_run", 0, NS, [](Product* p) { gelu(p, CUBLASLT_EPILOGUE_GELU_AUX); }},
+    {"epilogue_run", 0, NS, [](Product* p) { gelu(p, CUBLASLT_EPILOGUE_DGELU_BGRAD); }},
     {"epilogue_run", 0, NS, [](Product* p) { bf16(p); p->op.epilogue = CUBLASLT_EPILOGUE_BGRADB; }},
     {"pointer_mode_run", 0, NS, [](Product* p) { p->op.pointer_mode = CUBLASLT_POINTER_MODE_DEVICE_VECTOR; }},
     {"pref_search", 0, NS, [](Product* p) { p->preference.search_mode = CUBLASLT_SEARCH_LIMITED_BY_ALGO_ID; }},
@@ -221,6 +244,13 @@ static const Case run_cases[] = {
     {"run_bias_null", 0, IV, [](Product* p) { p->op.epilogue = CUBLASLT_EPILOGUE_BIAS; }},
     {"run_bias_host", 0, IV, [](Product* p) { p->op.epilogue = CUBLASLT_EPILOGUE_BIAS; p->op.bias = p->on_host; }},
     {"run_bias_host", 0, IV, [](Product* p) { p->op.epilogue = CUBLASLT_EPILOGUE_BIAS; p->op.bias = p->bias + 128 - 62; }},
+    {"run_bias_null", 0, IV, [](Product* p) { gelu_forward(p); p->op.bias = NULL; }},
+    {"run_aux_null", 0, IV, [](Product* p) { gelu_backward(p); p->op.aux = NULL; }},
+    {"run_aux_host", 0, IV, [](Product* p) { static char host[1 << 16] __attribute__((aligned(256))); gelu_forward(p); p->op.aux = host; }},
+    {"run_aux_host", 90, IV, [](Product* p) { gelu_forward(p); p->op.aux = p->C + 272; }},
+    {"run_aux_host", 0, IV, [](Product* p) { gelu_backward(p); p->op.aux_ld = 40; }},
+    {"run_aux_overlap", 0, IV, [](Product* p) { gelu_backward(p); p->op.aux = p->D; }},
+    {"run_aux_overlap", 0, IV, [](Product* p) { gelu_forward(p); p->op.aux = p->D + 240; p->D += 16; p->b.cols = p->c.cols = p->d.cols = 16; }},
     {"run_workspace_small", 0, IV, [](Product* p) { p->workspace_bytes = 1 << 19; }},
     {"run_workspace_small", 0, IV, [](Product* p) { p->use_algo = false; p->workspace_bytes = 0; p->workspace = NULL; }},
     {"run_workspace_host", 0, IV, [](Product* p) { p->workspace = NULL; }},
@@ -228,6 +258,12 @@ static const Case run_cases[] = {
     {"run_workspace_align", 0, IV, [](Product* p) { p->workspace += 128; }},
     {"run_modes", 90, NS, [](Product* p) { modes(p, BLK, VEC128); }},
     {"run_modes", 100, NS, [](Product* p) { modes(p, VEC32, VEC32); }},
+};
+
+// What breaks these happens between plan and run.
+static const Case late_cases[] = {
+    {"run_aux_align", 0, IV, [](Product* p) { p->op.aux = p->C + 8; }},
+    {"run_aux_align", 90, IV, [](Product* p) { p->op.aux = p->C + 2; }},
 };
 
 static void check_refused(const Case* t, cublasStatus_t got, const char* when) {
@@ -265,6 +301,23 @@ static void test_cublaslt_refuses_at_run(void) {
     }
 }
 
+// An algorithm relies on the alignment of the auxiliary pointer that the heuristic saw: one planned for less takes more, not the other way.
+static void test_cublaslt_refuses_after_plan(void) {
+    for (const Case& t : late_cases) {
+        Product p(CUDA_R_16BF, CUDA_R_16BF, CUDA_R_16BF, CUDA_R_16BF, 32, 48, 64);
+        cpu_modes()->arch = t.arch;
+        gelu_forward(&p);
+        OK(p.plan());
+        t.mutate(&p);
+        check_refused(&t, p.run(), "cublasLtMatmul");
+        OK(p.plan());
+        OK(p.run());
+        p.op.aux = p.C;
+        OK(p.run());
+        cpu_modes()->arch = 0;
+    }
+}
+
 static void test_cublaslt_every_rule_has_a_case(void) {
     static const char* const names[] = {
 #define RULE_NAME(name, who, when, status, condition, reason) #name,
@@ -275,6 +328,7 @@ static void test_cublaslt_every_rule_has_a_case(void) {
         bool found = false;
         for (const Case& t : plan_cases) { found = found || !strcmp(t.rule, name); }
         for (const Case& t : run_cases) { found = found || !strcmp(t.rule, name); }
+        for (const Case& t : late_cases) { found = found || !strcmp(t.rule, name); }
         CHECK(found, "rule %s has no case", name);
     }
 }
@@ -288,6 +342,9 @@ static void test_cublaslt_accepts_by_arch(void) {
     static const struct { const char* what; int accepted[6]; void (*mutate)(Product*); } table[] = {
         {"BF16 NN", {1, 1, 1, 1, 1, 1}, [](Product* p) { bf16(p); p->op.trans_a = CUBLAS_OP_N; p->a.cols = 32; }},
         {"FP32 with TF32", {1, 1, 1, 1, 1, 1}, [](Product* p) { bf16(p); types(p, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F); p->op.compute_type = CUBLAS_COMPUTE_32F_FAST_TF32; }},
+        {"BF16 with bias, GELU and its input", {1, 1, 1, 1, 1, 1}, gelu_forward},
+        {"FP32 with TF32, GELU backward", {1, 1, 1, 1, 1, 1}, [](Product* p) {
+            gelu_backward(p); types(p, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F, CUDA_R_32F); p->op.compute_type = CUBLAS_COMPUTE_32F_FAST_TF32; }},
         {"E4M3 x E4M3 TN", {1, 0, 1, 1, 1, 1}, [](Product*) {}},
         {"E4M3 x E5M2 TN to FP32", {1, 0, 1, 1, 1, 1}, [](Product* p) { types(p, CUDA_R_8F_E4M3, CUDA_R_8F_E5M2, CUDA_R_32F, CUDA_R_32F); }},
         {"E5M2 x E4M3 TN to E5M2", {1, 0, 1, 1, 1, 1}, [](Product* p) { types(p, CUDA_R_8F_E5M2, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_8F_E5M2); }},
@@ -502,6 +559,57 @@ static void test_cublaslt_fp8_formula(void) {
     }
 }
 
+// GELU_AUX_BIAS: aux = z = alpha A B + beta C + bias, D = gelu(z); DGELU: D = gelu'(aux) (alpha A B + beta C). Integers, so z is exact; how good the
+// function itself is, is test_kernels_matmul.cu's matter. Batches, leading dimensions longer than needed, what lies between stays.
+template <class T> static void check_gelu(cudaDataType_t type, bool forward, bool bf16_operands) {
+    const int m = 24, n = 20, k = 16, batch = 2, ld = m + 8, gap = m * 2 + 8;
+    const cudaDataType_t in = bf16_operands ? CUDA_R_16BF : type;
+    Product p(in, in, type, type, m, n, k, batch);
+    T* aux;
+    const int aux_size = (n - 1) * ld + m + (n * ld + gap);
+    cudaMalloc(&aux, aux_size * sizeof(T));
+    auto put = [&](char* at, cudaDataType_t t, int i, float x) { if (t == CUDA_R_32F) { ((float*)at)[i] = x; } else { ((uint16_t*)at)[i] = cpu_gemm_float_to_bf16(x); } };
+    for (int i = 0; i < m * k * batch; i++) { put(p.A, in, i, (float)(i % 5) - 2.0f); }
+    for (int i = 0; i < n * k * batch; i++) { put(p.B, in, i, (float)(i % 3) - 1.0f); }
+    for (int i = 0; i < m * n * batch; i++) { put(p.C, type, i, (float)(i % 7) - 3.0f); }
+    for (int i = 0; i < m * batch; i++) { put(p.bias, type, i, (float)(i % 4)); }
+    for (int i = 0; i < aux_size; i++) { aux[i] = (T)(0.25f * (float)(i % 33 - 16)); }
+    std::vector<T> before(aux, aux + aux_size);
+    p.op.epilogue = forward ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_DGELU;
+    p.op.aux = aux;
+    p.op.aux_ld = ld;
+    p.op.aux_batch_stride = n * ld + gap;
+    p.op.bias = p.bias;
+    p.op.bias_batch_stride = m;
+    p.alpha = 0.5f;
+    p.beta = 2.0f;
+    OK(p.plan());
+    OK(p.run());
+    const CpuGemmType ti = cpu_lt_gemm_type(in), to = cpu_lt_gemm_type(type);
+    for (int b = 0; b < batch; b++) {
+        for (int j = 0; j < n; j++) {
+            for (int i = 0; i < ld && b * (n * ld + gap) + j * ld + i < aux_size; i++) {
+                const int at = b * (n * ld + gap) + j * ld + i, c = (b * n + j) * m + i;
+                if (i >= m) { CHECK((float)aux[at] == (float)before[at], "aux beyond row %d was written", i); continue; }
+                float z = 0.0f;
+                for (int x = 0; x < k; x++) { z += cpu_gemm_load(p.A, (b * m + i) * k + x, ti) * cpu_gemm_load(p.B, (b * n + j) * k + x, ti); }
+                z = 0.5f * z + 2.0f * cpu_gemm_load(p.C, c, to) + (forward ? cpu_gemm_load(p.bias, b * m + i, to) : 0.0f);
+                const float want = (float)(T)(forward ? cpu_lt_gelu(z) : z * cpu_lt_dgelu((float)before[at])), got = cpu_gemm_load(p.D, c, to);
+                CHECK(got == want, "D (%d, %d, %d) is %g, not %g", b, i, j, got, want);
+                CHECK((float)aux[at] == (forward ? z : (float)before[at]), "aux (%d, %d, %d) is %g", b, i, j, (float)aux[at]);
+            }
+        }
+    }
+    cudaFree(aux);
+}
+static void test_cublaslt_gelu(void) {
+    for (int forward = 0; forward < 2; forward++) {
+        check_gelu<float>(CUDA_R_32F, forward, false);
+        check_gelu<float>(CUDA_R_32F, forward, true);
+        check_gelu<__nv_bfloat16>(CUDA_R_16BF, forward, true);
+    }
+}
+
 // An FP8 D: amax before the scale, conversion saturates.
 static void test_cublaslt_fp8_d(void) {
     const int m = 16, n = 32, k = 32;
@@ -638,6 +746,7 @@ int main(int argc, char** argv) {
     static const Test tests[] = {
         {"cublaslt_refuses_at_plan", test_cublaslt_refuses_at_plan, QUICK},
         {"cublaslt_refuses_at_run", test_cublaslt_refuses_at_run, QUICK},
+        {"cublaslt_refuses_after_plan", test_cublaslt_refuses_after_plan, QUICK},
         {"cublaslt_every_rule_has_a_case", test_cublaslt_every_rule_has_a_case, QUICK},
         {"cublaslt_accepts_by_arch", test_cublaslt_accepts_by_arch, QUICK},
         {"cublaslt_accepts_model_shapes", test_cublaslt_accepts_model_shapes, QUICK},
@@ -645,6 +754,7 @@ int main(int argc, char** argv) {
         {"cublaslt_handles", test_cublaslt_handles, QUICK},
         {"cublaslt_enum_values", test_cublaslt_enum_values, QUICK},
         {"cublaslt_fp8_formula", test_cublaslt_fp8_formula, QUICK},
+        {"cublaslt_gelu", test_cublaslt_gelu, QUICK},
         {"cublaslt_fp8_d", test_cublaslt_fp8_d, QUICK},
         {"cublaslt_bf16_layouts", test_cublaslt_bf16_layouts, QUICK},
         {"cublaslt_batches", test_cublaslt_batches, QUICK},

@@ -1,11 +1,13 @@
 /* test_data.cu - token shards, their endless order, the tokenizer, and data/make_text.py (host code only)
  * Files are made in a temporary folder that goes with the test. The maker is run as a program: from the repository's root, with python3.
  */
+#include <algorithm>
+#include <random>   // before common.h, whose fail() is a member of the library's streams too
+#include <sstream>
+#include <vector>
 #include "llmc/dataloader.h"
 #include "llmc/tokenizer.h"
 #include "dev/test/test.h"
-#include <algorithm>
-#include <vector>
 
 // ----------------------------------------------------------------------------
 // scratch files
@@ -191,6 +193,378 @@ static void test_dataloader_stream_is_free_of_batch_size(void) {
     }
 }
 
+// ----------------------------------------------------------------------------
+// llm.c's order, against a small loader that works as llm.c's does: one batch after the other, with a state; the generator is the C++ library's
+
+struct SimulatedLoader {
+    std::vector<std::vector<uint16_t>> shards;
+    int B, T, P, rank;
+    bool shuffle;
+    std::mt19937 mt;
+    std::vector<int> shard_order, sample_order;
+    int shard_at = 0, sample_at = 0, num_samples = 0;
+
+    SimulatedLoader(std::vector<std::vector<uint16_t>> s, int batch, int seq_len, int ranks, int r, bool shuffled)
+        : shards(s), B(batch), T(seq_len), P(ranks), rank(r), shuffle(shuffled), mt(42 + r) {
+        for (size_t i = 0; i < shards.size(); i++) { shard_order.push_back((int)i); }
+        new_epoch();
+    }
+    void permute(std::vector<int>* x) { for (int i = (int)x->size() - 1; i > 0; i--) { std::swap((*x)[i], (*x)[mt() % (uint32_t)(i + 1)]); } }
+    void open_shard() {
+        num_samples = ((int)shards[shard_order[shard_at]].size() - 1) / (P * B * T);
+        sample_at = 0;
+        sample_order.clear();
+        for (int i = 0; i < num_samples; i++) { sample_order.push_back(i); }
+        if (shuffle) { permute(&sample_order); }
+    }
+    void new_epoch() {
+        shard_at = 0;
+        if (shuffle) { permute(&shard_order); }
+        open_shard();
+    }
+    std::vector<uint16_t> next() {  // B*T + 1 tokens
+        if (sample_at >= num_samples) {
+            if (shard_at == (int)shards.size() - 1) { new_epoch(); } else { shard_at++; open_shard(); }
+        }
+        size_t first = ((size_t)sample_order[sample_at++] * P + rank) * B * T;
+        const std::vector<uint16_t>& shard = shards[shard_order[shard_at]];
+        return std::vector<uint16_t>(shard.begin() + first, shard.begin() + first + B * T + 1);
+    }
+    DataPlace place() {  // points into this loader
+        DataPlace p;
+        memset(&p, 0, sizeof(p));
+        p.shuffle = shuffle;
+        p.slot = shard_at;
+        p.sample = sample_at;
+        if (!shuffle) { return p; }
+        p.num_shards = shards.size();
+        p.num_samples = num_samples;
+        p.shards = shard_order.data();
+        p.samples = sample_order.data();
+        std::stringstream words;
+        words << mt;
+        for (uint32_t& w : p.mt.state) { words >> w; }
+        words >> p.mt.used;
+        return p;
+    }
+};
+
+// Writes shards of these sizes as name0.bin, name1.bin, ...; tokens are random: equal batches are the same place.
+static std::vector<std::vector<uint16_t>> random_shards(const std::string& name, const std::vector<int>& sizes) {
+    TestRng rng = {test_seed()};
+    std::vector<std::vector<uint16_t>> shards;
+    for (int ntok : sizes) {
+        std::vector<uint16_t> tokens;
+        int32_t header[256] = {SHARD_MAGIC, 1, ntok};
+        for (int i = 0; i < ntok; i++) { tokens.push_back((uint16_t)test_rng_u64(&rng)); }
+        std::string bytes((const char*)header, sizeof(header));
+        bytes.append((const char*)tokens.data(), 2 * tokens.size());
+        write_bytes(at(name + std::to_string(shards.size()) + ".bin"), bytes.data(), bytes.size());
+        shards.push_back(tokens);
+    }
+    return shards;
+}
+// The batches of samples 0 .. count - 1 of rank, from the simulation.
+static std::vector<std::vector<uint16_t>> simulated(SimulatedLoader s, int count) {
+    std::vector<std::vector<uint16_t>> batches;
+    for (int i = 0; i < count; i++) { batches.push_back(s.next()); }
+    return batches;
+}
+// Reads the batch of B sequences at a position and compares it with B*T + 1 tokens.
+static void check_batch(DataLoader* loader, int B, uint64_t position, const std::vector<uint16_t>& expected, const char* what) {
+    std::vector<int32_t> in(B * loader->seq_len), out(B * loader->seq_len);
+    dataloader_read(loader, in.data(), out.data(), B, position);
+    for (size_t t = 0; t < in.size(); t++) {
+        CHECK(in[t] == expected[t] && out[t] == expected[t + 1], "%s: position %llu, token %zu: %d -> %d, should be %d -> %d", what,
+              (unsigned long long)position, t, in[t], out[t], expected[t], expected[t + 1]);
+    }
+}
+static void init_llmc(DataLoader* loader, const std::string& pattern, int T, int B, int P, bool shuffle = true) {
+    dataloader_init(loader, at(pattern).c_str(), T, 0, shuffle, 42, DATA_ORDER_LLMC, B, P);
+}
+
+// llm.c's own numbers.
+static void test_dataloader_llmc_golden(void) {
+    const int golden[2][10] = {{1, 3, 9, 7, 6, 0, 8, 4, 5, 2}, {2, 6, 9, 4, 0, 1, 5, 7, 3, 8}};
+    random_shards("g", {2 * 10 * 4 + 1});
+    DataLoader loader;
+    init_llmc(&loader, "g*.bin", 4, 1, 2);
+    for (int seed = 0; seed < 2; seed++) {
+        int32_t x[10];
+        Mt19937 mt;
+        mt19937_init(&mt, 42 + seed);
+        dataloader_count(x, 10);
+        dataloader_shuffle(x, 10, &mt);
+        for (int i = 0; i < 10; i++) {
+            CHECK(x[i] == golden[seed][i], "seed %d, place %d: %d", 42 + seed, i, x[i]);
+            uint64_t sequence = dataloader_sequence_at(&loader, 2 * i + seed);  // one shard: its 10 samples are the generator's first permutation
+            CHECK(sequence == (uint64_t)(2 * golden[seed][i] + seed), "rank %d, sample %d: sequence %llu", seed, i, (unsigned long long)sequence);
+        }
+    }
+    dataloader_free(&loader);
+}
+
+static void test_dataloader_llmc_stream_is_llmcs(void) {
+    const int B = 2, T = 5;
+    const std::vector<std::vector<int>> sets = {{161}, {161, 161, 161}, {41, 250, 90, 81}, {500, 41, 41, 41, 83, 41}};  // 41: the least for P = 4
+    for (size_t set = 0; set < sets.size(); set++) {
+        std::string name = "s" + std::to_string(set) + "_";
+        auto shards = random_shards(name, sets[set]);
+        for (int P : {1, 2, 4}) {
+            for (bool shuffle : {true, false}) {
+                int64_t per_epoch = 0, ntok = 0;
+                for (int n : sets[set]) { per_epoch += (n - 1) / (P * B * T); ntok += n; }
+                const int count = (int)per_epoch * 4 + 3;
+                char what[64];
+                snprintf(what, sizeof(what), "set %zu, P %d, shuffle %d", set, P, shuffle);
+                DataLoader all;  // one loader for all ranks
+                init_llmc(&all, name + "*.bin", T, B, P, shuffle);
+                CHECK((int64_t)all.num_sequences == per_epoch * P * B && all.num_tokens == ntok, "%s: %llu sequences, %lld tokens", what,
+                      (unsigned long long)all.num_sequences, (long long)all.num_tokens);
+                std::vector<uint16_t> rows((size_t)count * P * B * (T + 1));
+                for (int rank = 0; rank < P; rank++) {
+                    auto batches = simulated(SimulatedLoader(shards, B, T, P, rank, shuffle), count);
+                    DataLoader own;
+                    init_llmc(&own, name + "*.bin", T, B, P, shuffle);
+                    for (int k = 0; k < count; k++) {
+                        const uint64_t position = ((uint64_t)k * P + rank) * B;
+                        check_batch(&own, B, position, batches[k], what);
+                        check_batch(&all, B, position, batches[k], what);
+                        for (int b = 0; b < B; b++) { check_batch(&all, 1, position + b, std::vector<uint16_t>(&batches[k][b * T], &batches[k][b * T] + T + 1), what); }
+                        DataLoader fresh;  // a resume at this position, and then a step back
+                        init_llmc(&fresh, name + "*.bin", T, B, P, shuffle);
+                        check_batch(&fresh, B, position, batches[k], what);
+                        if (k > 0) { check_batch(&fresh, B, position - P * B, batches[k - 1], what); }
+                        check_batch(&fresh, B, (uint64_t)rank * B, batches[0], what);
+                        dataloader_free(&fresh);
+                    }
+                    dataloader_free(&own);
+                }
+                dataloader_free(&all);
+            }
+        }
+    }
+}
+
+// Every usable sequence once an epoch; epochs differ.
+static void test_dataloader_llmc_epochs_are_complete(void) {
+    random_shards("e", {500, 41, 83, 122});
+    DataLoader loader;
+    init_llmc(&loader, "e*.bin", 5, 2, 4);
+    const int64_t S = (int64_t)loader.num_sequences;
+    CHECK(S == 8 * (12 + 1 + 2 + 3), "%lld sequences", (long long)S);
+    std::vector<std::vector<uint64_t>> epochs;
+    for (int e = 0; e < 4; e++) {
+        std::vector<uint64_t> order;
+        for (int64_t p = 0; p < S; p++) { order.push_back(dataloader_sequence_at(&loader, e * S + p)); }
+        for (auto& other : epochs) { CHECK(other != order, "epoch %d repeats an earlier one", e); }
+        epochs.push_back(order);
+        std::sort(order.begin(), order.end());
+        std::vector<uint64_t> sorted = epochs[0];
+        std::sort(sorted.begin(), sorted.end());
+        CHECK(order == sorted && std::unique(order.begin(), order.end()) == order.end(), "epoch %d: not every sequence once", e);
+    }
+    dataloader_free(&loader);
+}
+
+// A run of llm.c is taken over at each of its steps; our own state file goes on, with another batch size and number of ranks, from each position.
+static void test_dataloader_llmc_takes_over_and_resumes(void) {
+    const int B = 2, T = 5;
+    FileError error;
+    auto shards = random_shards("t", {41, 250, 90, 81});
+    for (bool shuffle : {true, false}) {
+        for (int P : {1, 2, 4}) {
+            const int count = 4 * (410 / (P * B * T));
+            std::vector<SimulatedLoader> ranks;
+            std::vector<std::vector<std::vector<uint16_t>>> batches;
+            for (int r = 0; r < P; r++) {
+                ranks.push_back(SimulatedLoader(shards, B, T, P, r, shuffle));
+                batches.push_back(simulated(ranks[r], count));
+            }
+            for (int k = 0; k < count; k++) {
+                const int base = 1000;  // whatever the caller counts: sample k of llm.c is number base + k here
+                DataLoader loader, resumed;
+                init_llmc(&loader, "t*.bin", T, B, P, shuffle);
+                for (int r = 0; r < P; r++) {
+                    DataPlace place = ranks[r].place();
+                    CHECK(dataloader_llmc_set_place(&loader, r, &place, (uint64_t)(base + k) * P * B, "x", &error), "sample %d: %s", k, error.message);
+                }
+                std::vector<unsigned char> kept(dataloader_llmc_order_bytes(&loader)), again(kept.size());
+                dataloader_llmc_get_order(&loader, kept.data());
+                dataloader_init(&resumed, at("t*.bin").c_str(), T, 0, shuffle, 7, DATA_ORDER_LLMC, 1, 1);
+                CHECK(dataloader_llmc_set_order(&resumed, kept.data(), kept.size(), "x", &error), "%s", error.message);
+                for (int i = k; i < count; i++) {
+                    for (int r = 0; r < P; r++) { check_batch(&loader, B, ((uint64_t)(base + i) * P + r) * B, batches[r][i], "taken over"); }
+                }
+                for (int i = count - 1; i >= k; i -= 3) {
+                    for (int r = 0; r < P; r++) { check_batch(&resumed, B, ((uint64_t)(base + i) * P + r) * B, batches[r][i], "resumed"); }
+                }
+                CHECK(dataloader_llmc_order_bytes(&loader) == kept.size(), "size");
+                dataloader_llmc_get_order(&loader, again.data());
+                CHECK(again == kept, "what is kept does not depend on what was read");
+                CHECK(dataloader_llmc_order_bytes(&resumed) == kept.size(), "size");
+                dataloader_llmc_get_order(&resumed, again.data());
+                CHECK(again == kept, "nor on how often it was kept");
+                dataloader_free(&loader);
+                dataloader_free(&resumed);
+                for (int r = 0; r < P; r++) { ranks[r].next(); }
+            }
+        }
+    }
+    // without a place: B, P and seed are kept, and win over those of init
+    DataLoader loader, resumed;
+    init_llmc(&loader, "t*.bin", T, 2, 4);
+    dataloader_init(&resumed, at("t*.bin").c_str(), T, 0, true, 7, DATA_ORDER_LLMC, 3, 1);
+    std::vector<unsigned char> kept(dataloader_llmc_order_bytes(&loader));
+    dataloader_llmc_get_order(&loader, kept.data());
+    CHECK(kept.size() == 36 && dataloader_llmc_set_order(&resumed, kept.data(), kept.size(), "x", &error), "%s", error.message);
+    for (uint64_t p = 0; p < 200; p++) { CHECK(dataloader_sequence_at(&loader, p) == dataloader_sequence_at(&resumed, p), "position %d", (int)p); }
+    dataloader_free(&loader);
+    dataloader_free(&resumed);
+}
+
+typedef struct { std::string pattern; int T, B, P; } LoadLlmc;
+static void child_load_llmc(void* p) {
+    const LoadLlmc* load = (const LoadLlmc*)p;
+    DataLoader loader;
+    dataloader_init(&loader, load->pattern.c_str(), load->T, 0, true, 42, DATA_ORDER_LLMC, load->B, load->P);
+    printf("LOADED\n");
+}
+static void child_read_before_place(void*) {
+    FileError error;
+    SimulatedLoader s(random_shards("r", {81, 81}), 2, 5, 1, 0, true);
+    for (int i = 0; i < 6; i++) { s.next(); }
+    DataPlace place = s.place();
+    DataLoader loader;
+    int32_t in[5], out[5];
+    init_llmc(&loader, "r*.bin", 5, 2, 1);
+    if (!dataloader_llmc_set_place(&loader, 0, &place, 20, "x", &error)) { return; }
+    dataloader_read(&loader, in, out, 1, 20);
+    printf("READ\n");
+    dataloader_read(&loader, in, out, 1, 0);
+}
+static void test_dataloader_llmc_refusals(void) {
+    const int B = 2, T = 5;
+    FileError error;
+    std::string output;
+    auto has = [&](const char* text, std::vector<const char*> words) {
+        for (const char* word : words) { CHECK(strstr(text, word), "no '%s' in\n%s", word, text); }
+    };
+    auto shards = random_shards("f", {250, 40, 90});
+    LoadLlmc load = {at("f*.bin"), T, B, 4};
+    CHECK(test_child(child_load_llmc, &load, &output) == 1, "%s", output.c_str());
+    has(output.c_str(), {"f1.bin", "40 tokens", "4 x 2 x 5", "41", "HINT:", "--data-order sequence"});
+    load.P = 3;
+    CHECK(test_child(child_load_llmc, &load, &output) == 0, "%s", output.c_str());
+    load.P = 0;
+    CHECK(test_child(child_load_llmc, &load, &output) == 1, "%s", output.c_str());
+    CHECK(test_child(child_read_before_place, NULL, &output) == 1, "%s", output.c_str());
+    has(output.c_str(), {"READ", "sample 0 of rank 0", "(sample 4)", "HINT:"});  // the shard at hand began 6 samples before position 20
+
+    // a place that does not fit
+    DataLoader loader;
+    init_llmc(&loader, "f*.bin", T, B, 2);
+    SimulatedLoader s(shards, B, T, 2, 0, true);
+    while (s.num_samples < 5) { s.next(); }  // into the first shard, which has 12
+    auto refuse = [&](DataPlace place, std::vector<const char*> words) {
+        CHECK(!dataloader_llmc_set_place(&loader, 0, &place, 20, "state.bin", &error), "accepted; '%s' was to be said", words[0]);
+        words.push_back("state.bin");
+        has(error.message, words);
+        CHECK(error.hint[0], "no hint");
+    };
+    DataPlace good = s.place(), bad = good;
+    bad.shuffle = false;
+    refuse(bad, {"was not shuffled"});
+    bad = good; bad.num_shards = 4;
+    refuse(bad, {" of 4", "3 shards"});
+    bad = good; bad.slot = 3;
+    refuse(bad, {"shard 3", "3 shards"});
+    std::vector<int32_t> twice = {0, 1, 1}, beyond = {0, 1, 3}, negative = {0, 1, -1};
+    for (auto& list : {twice, beyond, negative}) {
+        bad = good;
+        bad.shards = (int32_t*)list.data();
+        refuse(bad, {"3 shards is no permutation"});
+    }
+    std::vector<int> samples = s.sample_order;
+    samples[0] = samples[1];
+    bad = good; bad.samples = samples.data();
+    refuse(bad, {"is no permutation"});
+    bad = good; bad.sample = good.num_samples + 1;
+    refuse(bad, {"stands at sample"});
+    bad = good; bad.num_samples++;
+    refuse(bad, {"2 x 2 x 5", "250 tokens", "13 samples"});
+    // another batch size than that of the run: the one that fits is named
+    SimulatedLoader other(shards, 3, T, 2, 0, true);
+    while (other.num_samples != 8) { other.next(); }
+    refuse(other.place(), {"8 samples", "250 tokens", "make it 12"});
+    has(error.hint, {"--batch-size 3 would fit"});
+    CHECK(dataloader_llmc_set_place(&loader, 0, &good, 20, "state.bin", &error), "%s", error.message);
+
+    // a kept order that does not fit, or is damaged
+    std::vector<unsigned char> kept(dataloader_llmc_order_bytes(&loader));
+    dataloader_llmc_get_order(&loader, kept.data());
+    dataloader_free(&loader);
+    auto set = [&](const std::vector<unsigned char>& data, size_t bytes, int seq_len, bool shuffle, const char* pattern) {
+        std::vector<unsigned char> exact(data.begin(), data.begin() + bytes);  // a sanitizer sees reads beyond
+        init_llmc(&loader, pattern, seq_len, 1, 1, shuffle);
+        bool ok = dataloader_llmc_set_order(&loader, exact.data(), exact.size(), "state.bin", &error);
+        dataloader_free(&loader);
+        if (!ok) { has(error.message, {"state.bin"}); CHECK(error.hint[0], "no hint"); }
+        return ok;
+    };
+    CHECK(set(kept, kept.size(), T, true, "f*.bin"), "%s", error.message);
+    for (size_t n = 0; n < kept.size(); n += n < 100 ? 1 : 61) { CHECK(!set(kept, n, T, true, "f*.bin"), "%zu of %zu bytes are accepted", n, kept.size()); }
+    kept.push_back(0);
+    CHECK(!set(kept, kept.size(), T, true, "f*.bin"), "extended");
+    has(error.message, {"1 bytes after"});
+    kept.pop_back();
+    CHECK(!set(kept, kept.size(), T + 1, true, "f*.bin"), "another T");
+    has(error.message, {"5 tokens", "--seq-len is 6"});
+    has(error.hint, {"--seq-len 5"});
+    CHECK(!set(kept, kept.size(), T, false, "f*.bin"), "not shuffled");
+    CHECK(!set(kept, kept.size(), T, true, "f[02].bin"), "other shards");
+    has(error.message, {" of 3", "2 shards"});
+    for (int byte : {0, 8, 12, 16, 20, 32, 36, 40, 52, 56}) {  // version, B, P, shuffle, G, starts; rank, slot, used, n
+        for (int value : {-1, 700, 200000000}) {
+            std::vector<unsigned char> broken = kept;
+            memcpy(&broken[byte], &value, 4);
+            CHECK(!set(broken, broken.size(), T, true, "f*.bin"), "%d at byte %d is accepted", value, byte);
+        }
+    }
+}
+
+static void test_dataloader_llmc_skips_draws(void) {
+    for (int before : {0, 1, 300, 623, 624}) {
+        Mt19937 slow;
+        mt19937_init(&slow, 42);
+        for (int i = 0; i < before; i++) { mt19937_u32(&slow); }
+        const Mt19937 start = slow;
+        for (int n = 0; n < 2000; n++) {
+            Mt19937 fast = start, now = slow;
+            dataloader_skip_draws(&fast, n);
+            CHECK(mt19937_u32(&fast) == mt19937_u32(&now), "%d draws after %d", n, before);
+            mt19937_u32(&slow);
+        }
+    }
+}
+
+// A resume far into a run: the draws are counted, not the batches read.
+static void test_dataloader_llmc_finds_far_positions(void) {
+    const int P = 2, B = 1, T = 4;
+    auto shards = random_shards("far", {40000, 30001, 12345});
+    const int per_epoch = 39999 / 8 + 30000 / 8 + 12344 / 8, k = 1000000 + 12345;
+    SimulatedLoader s(shards, B, T, P, 1, true);
+    for (int i = 0; i < k; i++) { s.next(); }
+    DataLoader loader;
+    init_llmc(&loader, "far*.bin", T, B, P);
+    struct timespec a, b;
+    clock_gettime(CLOCK_MONOTONIC, &a);
+    check_batch(&loader, B, (uint64_t)k * P + 1, s.next(), "far");
+    clock_gettime(CLOCK_MONOTONIC, &b);
+    printf("    sample %d, in epoch %d, was found in %.2f ms\n", k, k / per_epoch, (b.tv_sec - a.tv_sec) * 1e3 + (b.tv_nsec - a.tv_nsec) * 1e-6);
+    dataloader_free(&loader);
+}
+
 static void test_dataloader_many_shards(void) {
     // more shards than stay open; the descriptors in use do not grow with them
     for (int i = 0; i < DATALOADER_OPEN_SHARDS + 60; i++) {
@@ -223,6 +597,9 @@ static void test_dataloader_reads_beyond_4_gigabytes(void) {
     for (int t = 0; t <= T; t++) { tokens[t] = (uint16_t)(t + 1); }
     CHECK(pwrite(fd, header, sizeof(header), 0) == sizeof(header), "write");
     CHECK(pwrite(fd, tokens, sizeof(tokens), SHARD_HEADER_BYTES + 2 * first) == sizeof(tokens), "write");
+    const uint16_t seven = 7, nine = 9;  // first input and last target of sequence 64 * 32767 - 1
+    const off_t row = SHARD_HEADER_BYTES + 2 * (int64_t)T * (64 * 32767 - 1);
+    CHECK(pwrite(fd, &seven, 2, row) == 2 && pwrite(fd, &nine, 2, row + 2 * T) == 2, "write");
     close(fd);
     DataLoader loader;
     dataloader_init(&loader, at("big.bin").c_str(), T, 50257, false, 0);
@@ -233,6 +610,19 @@ static void test_dataloader_reads_beyond_4_gigabytes(void) {
     dataloader_read(&loader, in, out, 1, sequence / 2);
     CHECK(in[0] == 0 && out[T - 1] == 0, "the middle");
     dataloader_free(&loader);
+    for (bool shuffle : {false, true}) {  // llm.c's order: the last sample of 64 sequences, at the place of its last row
+        init_llmc(&loader, "big.bin", T, 64, 1, shuffle);
+        const uint64_t n = loader.num_sequences / 64;
+        CHECK(n == 32767, "%llu samples", (unsigned long long)n);
+        for (uint64_t k = 0; k < n; k++) {
+            uint64_t row = dataloader_sequence_at(&loader, 64 * k + 63);
+            CHECK(row < (uint64_t)sequence && (shuffle || row == 64 * k + 63), "sample %llu: sequence %llu", (unsigned long long)k, (unsigned long long)row);
+            if (row < 32766 * 64) { continue; }
+            dataloader_read(&loader, in, out, 1, 64 * k + 63);
+            CHECK(in[0] == 7 && out[T - 1] == 9, "the last sample: %d, %d", in[0], out[T - 1]);
+        }
+        dataloader_free(&loader);
+    }
 }
 
 static void test_dataloader_digest(void) {
@@ -578,6 +968,13 @@ int main(int argc, char** argv) {
         {"dataloader_permutation_is_random", test_dataloader_permutation_is_random, QUICK},
         {"dataloader_reads_all_once_from_unequal_shards", test_dataloader_reads_all_once_from_unequal_shards, QUICK},
         {"dataloader_stream_is_free_of_batch_size", test_dataloader_stream_is_free_of_batch_size, QUICK},
+        {"dataloader_llmc_golden", test_dataloader_llmc_golden, QUICK},
+        {"dataloader_llmc_stream_is_llmcs", test_dataloader_llmc_stream_is_llmcs, QUICK},
+        {"dataloader_llmc_epochs_are_complete", test_dataloader_llmc_epochs_are_complete, QUICK},
+        {"dataloader_llmc_takes_over_and_resumes", test_dataloader_llmc_takes_over_and_resumes, QUICK},
+        {"dataloader_llmc_refusals", test_dataloader_llmc_refusals, QUICK},
+        {"dataloader_llmc_skips_draws", test_dataloader_llmc_skips_draws, QUICK},
+        {"dataloader_llmc_finds_far_positions", test_dataloader_llmc_finds_far_positions, QUICK},
         {"dataloader_many_shards", test_dataloader_many_shards, QUICK},
         {"dataloader_reads_beyond_4_gigabytes", test_dataloader_reads_beyond_4_gigabytes, QUICK},
         {"dataloader_digest", test_dataloader_digest, QUICK},

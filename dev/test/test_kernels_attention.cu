@@ -1,9 +1,11 @@
-/* test_kernels_attention.cu - causal attention, forward and backward, against a double oracle; groups of heads; causality
+/* test_kernels_attention.cu - causal attention, forward, backward and by one row, against a double oracle; groups of heads; causality
  *
- * Groups are made small (ATTENTION_GROUP_ELEMENTS), so that one head, several heads, all heads and a last incomplete group occur at small sizes.
+ * Groups are made small (ATTENTION_GROUP_ELEMENTS), so that one head, several heads, all heads and a last incomplete group occur at small sizes; so are
+ * the tiles of a decoded row's context (ATTENTION_DECODE_TILE).
  * Covers: llmc/attention.cuh
  */
 #define ATTENTION_GROUP_ELEMENTS 2048
+#define ATTENTION_DECODE_TILE 64
 #include "dev/test/oracle.h"
 #include "llmc/attention.cuh"
 
@@ -255,6 +257,92 @@ static void test_attention_repeats(void) {
     });
 }
 
+// ---------------------------------------------------------------------------- one row
+
+// one key and one warp; more rows than lanes; one tile to its last key and the next; several tiles; a head that two blocks share; groups of threads that
+// do not fill a warp (hs 24, 40, 80)
+typedef struct { int T, NH, hs; } DecodeCase;
+static const DecodeCase decode_cases[] = {{1, 3, 8}, {2, 1, 16}, {31, 4, 24}, {33, 2, 40}, {64, 3, 64}, {65, 2, 80}, {130, 5, 64}, {257, 2, 16}, {300, 1, 264}, {600, 1, 8}};
+
+// The cache holds the rows up to the position and not one more: the address sanitizer sees a read beyond.
+template <class T>
+static Floats run_decode(Lab* lab, const Floats& qkv, int position, int NH, int hs) {
+    const int C = NH * hs;
+    T *out = lab_alloc<T>(lab, C), *cache = lab_put<T>(lab, qkv);
+    attention_decode(out, cache, position, C, NH, lab->dev.stream);
+    CHECK_SAME(lab_get(lab, cache, qkv.size()), qkv, "attention_decode changed its cache");
+    return lab_get(lab, out, C);
+}
+
+// Against the oracle, and against attention_forward's last row: both may be off by twice the naive version's error, so by twice that from each other.
+template <class T>
+static void test_attention_decode(void) {
+    Lab lab;
+    const char* const names[] = {"arange", "random", "large", "integer"};
+    for (int input = 0; input < 4; input++) {
+        Earned error = earned<T>(), distance = earned<T>();
+        for (const DecodeCase& c : decode_cases) {
+            for (int position : {0, c.T / 2, c.T - 1}) {
+                const int C = c.NH * c.hs, n = position + 1;
+                for (int repeat = 0; repeat < repeats_for((size_t)n * n * C); repeat++) {
+                    Floats qkv = make_input<T>(input == 2 ? INPUT_RANDOM : (Input)input, (size_t)n * 3 * C, repeat + 1, input == 2 ? 4.0f : 1.0f);
+                    Doubles y((size_t)n * C), lse(n), wide = widen(qkv);
+                    Floats y_lowp((size_t)n * C), lse_lowp(n);
+                    for (int h = 0; h < c.NH; h++) {
+                        forward_cpu(&y[h * c.hs], lse.data(), &wide[h * c.hs], n, C, c.hs);
+                        forward_lowp<T>(&y_lowp[h * c.hs], lse_lowp.data(), &qkv[h * c.hs], n, C, c.hs, naive_sum_bits(&lab.dev, sizeof(T) == 4, false, false));
+                    }
+                    Floats got = run_decode<T>(&lab, qkv, position, c.NH, c.hs), naive(y_lowp.end() - C, y_lowp.end());
+                    T* whole = lab_alloc<T>(&lab, (size_t)n * C);
+                    attention_forward(&lab.dev, whole, lab_alloc<float>(&lab, c.NH * n), lab_put<T>(&lab, qkv),
+                                      lab_alloc<unsigned char>(&lab, attention_scratch_bytes(1, n, c.NH)), 1, n, C, c.NH);
+                    Floats last = lab_get(&lab, whole + (size_t)position * C, C);
+                    earned_add(&error, Doubles(y.end() - C, y.end()), got, naive, c.NH, c.hs);
+                    earned_add(&distance, widen(last), got, naive, c.NH, c.hs);
+                    lab_reset(&lab);
+                }
+            }
+        }
+        earned_check(&error, "attention_decode %s %s", type_name<T>(), names[input]);
+        distance.max_naive = 2 * fmax(error.max_naive, error.floor);
+        distance.row_naive = 2 * fmax(error.row_naive, error.floor);
+        earned_check(&distance, "attention_decode to attention_forward %s %s", type_name<T>(), names[input]);
+    }
+}
+
+// One token sees itself alone: exactly its value. Infinite and NaN keys reach the output of their head only.
+template <class T>
+static void test_attention_decode_exact(void) {
+    Lab lab;
+    const int NH = 3, hs = 16, C = NH * hs;
+    Floats qkv = make_input<T>(INPUT_RANDOM, 100 * 3 * C, 1), one(qkv.begin(), qkv.begin() + 3 * C);
+    CHECK_SAME(run_decode<T>(&lab, one, 0, NH, hs), Floats(one.begin() + 2 * C, one.end()), "one token");
+    Floats clean = run_decode<T>(&lab, qkv, 99, NH, hs);
+    for (float bad : {NAN, INFINITY}) {
+        Floats hurt = qkv;
+        hurt[70 * 3 * C + C + hs] = bad;  // a key of head 1, in the second tile
+        hurt[99 * 3 * C + hs] = 1.0f;     // its query, so that the score is +inf
+        Floats got = run_decode<T>(&lab, hurt, 99, NH, hs);
+        for (int i = 0; i < C; i++) {
+            CHECK(i / hs == 1 ? isnan(got[i]) : bits_of(got[i]) == bits_of(clean[i]), "key %g: column %d is %g, %g without", bad, i, got[i], clean[i]);
+        }
+    }
+}
+
+template <class T>
+static void test_attention_decode_repeats(void) {
+    Lab lab;
+    Floats qkv = make_input<T>(INPUT_RANDOM, 300 * 3 * 160, 1);
+    check_repeats("attention_decode", [&] {
+        Floats all;
+        for (int position : {0, 40, 299}) {
+            Floats rows(qkv.begin(), qkv.begin() + (position + 1) * 3 * 160), out = run_decode<T>(&lab, rows, position, 2, 80);
+            all.insert(all.end(), out.begin(), out.end());
+        }
+        return all;
+    });
+}
+
 int main(int argc, char** argv) {
     static const Test tests[] = {
         {"attention_matches_double_f32", test_attention<float>, SLOW},
@@ -267,6 +355,12 @@ int main(int argc, char** argv) {
         {"attention_groups", test_attention_groups, QUICK},
         {"attention_repeats_f32", test_attention_repeats<float>, QUICK},
         {"attention_repeats_bf16", test_attention_repeats<bf16>, QUICK},
+        {"attention_decode_matches_double_f32", test_attention_decode<float>, SLOW},
+        {"attention_decode_matches_double_bf16", test_attention_decode<bf16>, SLOW},
+        {"attention_decode_exact_f32", test_attention_decode_exact<float>, QUICK},
+        {"attention_decode_exact_bf16", test_attention_decode_exact<bf16>, QUICK},
+        {"attention_decode_repeats_f32", test_attention_decode_repeats<float>, QUICK},
+        {"attention_decode_repeats_bf16", test_attention_decode_repeats<bf16>, QUICK},
     };
     return TEST_MAIN(tests);
 }

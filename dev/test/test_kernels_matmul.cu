@@ -1,11 +1,13 @@
 /* test_kernels_matmul.cu - products through cuBLASLt: shapes, transposes, batches, FP8 with descales, the passes of a linear layer, plans and refusals
  *
  * Oracle: double, from the values that the operands hold. Naive version: one dot product after the other in float (oracle.h: naive_dot), one rounding.
+ * A fused GELU and the same by two kernels are held to the same oracle and bound; the naive version rounds between product and GELU, as the two do.
  * Integer-valued operands with k * max|a| * max|b| <= 2^13 must be exact on every device. What lies between the rows of a matrix is NaN and stays untouched.
  * Covers: llmc/matmul.cuh
  */
 #include "dev/test/oracle.h"
 #include "llmc/fp8_quantize.cuh"
+#include "llmc/gelu.cuh"
 #include "llmc/matmul.cuh"
 
 // ---------------------------------------------------------------------------- tensors of any element type
@@ -266,6 +268,117 @@ static void test_linear(void) {
     }
 }
 
+// ---------------------------------------------------------------------------- GELU fused into products
+
+static double ref_gelu(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+static double ref_dgelu(double x) {
+    double t = tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+    return 0.5 * (1 + t) + (fabs(t) < 1 ? 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x) : 0.0);
+}
+static float naive_gate(float x) { return 1.0f / (1.0f + naive_expf(-2.0f * 0.79788456f * (x + 0.044715f * x * x * x))); }
+static float naive_dgelu(float x) {
+    float s = naive_gate(x);
+    return s + (s > 0.0f && s < 1.0f ? 2.0f * x * s * (1.0f - s) * 0.79788456f * (1.0f + 3.0f * 0.044715f * x * x) : 0.0f);
+}
+
+typedef enum { GELU_H, GELU_OUT, GELU_DH, NUM_GELU_RESULTS } GeluResult;
+static const char* const gelu_result_names[NUM_GELU_RESULTS] = {"h", "gelu", "dh"};
+
+// h (N,H), gelu(h) and dh (N,H) of one MLP, fused or by separate kernels: x (N,C) and fc's w (H,C), bias (H); dy (N,C), fcproj's w (C,H), h_in (N,H).
+typedef struct { int N, C, H; } MlpSize;
+typedef struct { Floats x, fcw, fcb, dy, fcprojw, h_in; } MlpValues;
+template <class T>
+static MlpValues mlp_values(Input input, MlpSize s, int seed) {
+    return {make_input<T>(input, (size_t)s.N * s.C, seed), make_input<T>(INPUT_RANDOM, (size_t)s.H * s.C, seed + 1, 0.3f), make_input<T>(INPUT_RANDOM, s.H, seed + 2),
+            make_input<T>(input, (size_t)s.N * s.C, seed + 3), make_input<T>(INPUT_RANDOM, (size_t)s.C * s.H, seed + 4, 0.3f), make_input<T>(input, (size_t)s.N * s.H, seed + 5)};
+}
+template <class T>
+static void run_mlp_gelu(Lab* lab, const MlpValues& v, MlpSize s, bool fused, Floats results[NUM_GELU_RESULTS]) {
+    const size_t n = (size_t)s.N * s.H;
+    T *h = lab_alloc<T>(lab, n), *gelu = lab_alloc<T>(lab, n), *dh = lab_alloc<T>(lab, n), *h_in = lab_put<T>(lab, v.h_in), *fcb = lab_put<T>(lab, v.fcb);
+    Operand x = operand_plain(lab_put<T>(lab, v.x), s.N, s.C), fcw = operand_plain(lab_put<T>(lab, v.fcw), s.H, s.C);
+    Operand dy = operand_plain(lab_put<T>(lab, v.dy), s.N, s.C), fcprojw = operand_plain(lab_put<T>(lab, v.fcprojw), s.C, s.H);
+    if (fused) {
+        linear_forward_gelu(&lab->dev, gelu, h, x, fcw, fcb);
+        linear_dgrad_gelu(&lab->dev, dh, h_in, dy, fcprojw);
+    } else {
+        linear_forward(&lab->dev, h, dtype_of<T>(), x, fcw, fcb, false);
+        gelu_forward(gelu, h, n, (unsigned*)NULL, lab->dev.stream);
+        linear_dgrad(&lab->dev, dh, dtype_of<T>(), dy, fcprojw, false);
+        gelu_backward(dh, h_in, dh, n, (unsigned*)NULL, lab->dev.stream);
+    }
+    results[GELU_H] = lab_get(lab, h, n);
+    results[GELU_OUT] = lab_get(lab, gelu, n);
+    results[GELU_DH] = lab_get(lab, dh, n);
+    CHECK_SAME(lab_get(lab, h_in, n), v.h_in, "the input of backward, after it");
+    lab_reset(lab);
+}
+
+template <class T>
+static void test_linear_gelu(void) {
+    Lab lab;
+    const MlpSize sizes[] = {{1, 8, 8}, {7, 16, 64}, {33, 24, 96}, {64, 96, 384}, {16, 400, 1600}};
+    for (const MlpSize& s : sizes) {
+        for (int input : {INPUT_ARANGE, INPUT_RANDOM, INPUT_EXTREME}) {
+            Earned errors[2][NUM_GELU_RESULTS];
+            for (auto& e : errors) { for (Earned& each : e) { each = earned<T>(); } }
+            for (int repeat = 0; repeat < repeats_for((size_t)s.C * s.H); repeat++) {
+                MlpValues v = mlp_values<T>((Input)input, s, 10 * repeat + 1);
+                const size_t n = (size_t)s.N * s.H;
+                const int bits = naive_sum_bits(&lab.dev, sizeof(T) == 4, false, false);
+                Doubles cpu[NUM_GELU_RESULTS] = {Doubles(n), Doubles(n), Doubles(n)};
+                Floats lowp[NUM_GELU_RESULTS] = {Floats(n), Floats(n), Floats(n)};
+                for (int i = 0; i < s.N; i++) {
+                    for (int j = 0; j < s.H; j++) {
+                        const size_t at = (size_t)i * s.H + j;
+                        double z = v.fcb[j], dz = 0;
+                        for (int k = 0; k < s.C; k++) {
+                            z += (double)v.x[(size_t)i * s.C + k] * v.fcw[(size_t)j * s.C + k];
+                            dz += (double)v.dy[(size_t)i * s.C + k] * v.fcprojw[(size_t)k * s.H + j];
+                        }
+                        float h = ref_round<T>(naive_dot(0, &v.x[(size_t)i * s.C], 1, &v.fcw[(size_t)j * s.C], 1, s.C, bits, 16) + v.fcb[j]);
+                        float dgelu = ref_round<T>(naive_dot(0, &v.dy[(size_t)i * s.C], 1, &v.fcprojw[j], s.H, s.C, bits, 16));
+                        cpu[GELU_H][at] = z;
+                        cpu[GELU_OUT][at] = ref_gelu(z);
+                        cpu[GELU_DH][at] = dz * ref_dgelu(v.h_in[at]);
+                        lowp[GELU_H][at] = h;
+                        lowp[GELU_OUT][at] = ref_round<T>(h * naive_gate(h));
+                        lowp[GELU_DH][at] = ref_round<T>(dgelu * naive_dgelu(v.h_in[at]));
+                    }
+                }
+                for (int fused = 0; fused < 2; fused++) {
+                    Floats results[NUM_GELU_RESULTS];
+                    run_mlp_gelu<T>(&lab, v, s, fused, results);
+                    for (int r = 0; r < NUM_GELU_RESULTS; r++) { earned_add(&errors[fused][r], cpu[r], results[r], lowp[r], s.N, s.H); }
+                }
+            }
+            for (int fused = 0; fused < 2; fused++) {
+                for (int r = 0; r < NUM_GELU_RESULTS; r++) {
+                    earned_check(&errors[fused][r], "%s %s %s %dx%dx%d %s", fused ? "fused" : "separate", gelu_result_names[r], type_name<T>(), s.N, s.C, s.H, input_names[input]);
+                }
+            }
+        }
+    }
+}
+
+template <class T>
+static void test_linear_gelu_repeats(void) {
+    Lab lab;
+    const MlpSize s = {48, 96, 384};
+    MlpValues v = mlp_values<T>(INPUT_RANDOM, s, 1);
+    Floats fused[NUM_GELU_RESULTS];
+    check_repeats("fused GELU", [&] {
+        run_mlp_gelu<T>(&lab, v, s, true, fused);
+        fused[GELU_OUT].insert(fused[GELU_OUT].end(), fused[GELU_DH].begin(), fused[GELU_DH].end());
+        return fused[GELU_OUT];
+    });
+#ifdef GPT_CPU_DEVICE  // a GPU may take another algorithm for the fused product
+    Floats separate[NUM_GELU_RESULTS];
+    run_mlp_gelu<T>(&lab, v, s, false, separate);
+    CHECK(same_bits(fused[GELU_H], separate[GELU_H]), "the fused product's h is not the plain product's");
+#endif
+}
+
 // A BF16 tensor as FP8 operand, made by the quantize kernel; values: what its codes and descale stand for.
 static Operand quantized(Lab* lab, Fp8Scaling* scaling, Fp8Role role, const Floats& x, int rows, int cols, bool with_t, Floats* values) {
     const int slot = fp8_slot(scaling, role, 0, LINEAR_FC);
@@ -380,6 +493,18 @@ static void test_linear_shapes(void) {
     CHECK(plain.a_t && plain.b_t && plain.lda == 384 && plain.ldb == 128 && !plain.fast_accum, "plain wgrad lda %d ldb %d", plain.lda, plain.ldb);
 }
 
+// fc is planned as GELU's producer, fcproj's dgrad as its consumer; each is a plan of its own.
+static void test_linear_gelu_shapes(void) {
+    GemmShape f = linear_gelu_shape(PASS_FPROP, 64, 128, 512, DTYPE_BF16), d = linear_gelu_shape(PASS_DGRAD, 64, 512, 128, DTYPE_F32);
+    CHECK(f.m == 64 && f.n == 512 && f.k == 128 && f.bias && f.gelu == GEMM_GELU_FORWARD && f.ld_h == 512 && f.d == DTYPE_BF16, "forward m %d n %d k %d", f.m, f.n, f.k);
+    CHECK(d.m == 64 && d.n == 512 && d.k == 128 && !d.bias && d.gelu == GEMM_GELU_BACKWARD && d.ld_h == 512 && d.b_t && d.ldb == 512, "backward m %d n %d k %d", d.m, d.n, d.k);
+    GemmShape plain = linear_shape(PASS_FPROP, 64, 128, 512, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, false, false);
+    Lab lab;
+    CHECK(gemm_plan_or_fail(&lab.dev, &f, "fc gemm fprop") != gemm_plan_or_fail(&lab.dev, &plain, "fc gemm fprop"), "one plan for two products");
+    char what[256];
+    CHECK(strstr(gemm_describe(&f, what), "bias, GELU,") && strstr(gemm_describe(&d, what), "GELU backward"), "'%s'", what);
+}
+
 typedef struct { GemmShape shape; const char* name; int arch; } Refusal;
 static void plan_in_child(void* arg) {
     Refusal* r = (Refusal*)arg;
@@ -409,6 +534,8 @@ static void test_gemm_refuses(void) {
         "accepted is with sizes rounded up to multiples of 16", "k 32"});
     GemmShape e5m2 = gemm_shape(16, 32, 64, DTYPE_E5M2, DTYPE_E5M2, DTYPE_BF16);
     expect_refusal({e5m2, "both E5M2", 0}, {"ERROR:", "e5m2", "HINT:", "--dtype bfloat16"});
+    GemmShape odd_gelu = linear_gelu_shape(PASS_FPROP, 16, 32, 12, DTYPE_BF16);
+    expect_refusal({odd_gelu, "fc gemm fprop", 0}, {"GELU", "ld 12", "HINT:", "accepted is without GELU fusion (-ge 0)"});
 #ifdef GPT_CPU_DEVICE  // a GPU plays no other
     GemmShape fprop = linear_shape(PASS_FPROP, 64, 128, 384, DTYPE_E4M3, DTYPE_E4M3, DTYPE_E5M2, DTYPE_BF16, true, true);
     GemmShape wgrad_any = linear_shape(PASS_WGRAD, 64, 128, 384, DTYPE_E4M3, DTYPE_E4M3, DTYPE_E5M2, DTYPE_BF16, false, false);
@@ -435,8 +562,28 @@ static void run_misaligned(void* arg) {
     float* x = lab_zeros<float>(&lab, 512);
     gemm(&lab.dev, "gemm slanted", &s, x, x + 4, x + 64, NULL, NULL, NULL);
 }
+static void run_misaligned_h(void* arg) {
+    (void)arg;
+    Lab lab;
+    float* x = lab_zeros<float>(&lab, 4096);
+    linear_dgrad_gelu(&lab.dev, x, x + 1028, operand_plain(x + 2048, 16, 16), operand_plain(x + 3072, 16, 16));
+}
+static void run_overlapping_h(void* arg) {
+    (void)arg;
+    Lab lab;
+    float* x = lab_zeros<float>(&lab, 4096);
+    linear_dgrad_gelu(&lab.dev, x, x, operand_plain(x + 2048, 16, 16), operand_plain(x + 3072, 16, 16));
+}
 static void test_gemm_misaligned(void) {
     std::string output;
+    int h = test_child(run_misaligned_h, NULL, &output);
+    CHECK(h == 1 && output.find("aligned to 256") != std::string::npos, "h: exit %d: %s", h, output.c_str());
+#ifdef GPT_CPU_DEVICE  // a GPU would compute something
+    h = test_child(run_overlapping_h, NULL, &output);
+    CHECK(h == 1 && output.find("overlaps") != std::string::npos, "dh over h: exit %d: %s", h, output.c_str());
+#else
+    (void)run_overlapping_h;
+#endif
     int code = test_child(run_misaligned, NULL, &output);
     CHECK(code == 1 && output.find("'gemm slanted'") != std::string::npos && output.find("aligned to 256") != std::string::npos, "exit %d: %s", code,
         output.c_str());
@@ -457,6 +604,11 @@ int main(int argc, char** argv) {
         {"linear_fp8_matches_double", test_linear_fp8, QUICK},
         {"linear_fp8_any_layout", test_linear_fp8_any_layout, QUICK},
         {"linear_fp8_hopper_accumulator", test_linear_fp8_hopper, SLOW},
+        {"linear_gelu_f32_matches_double", test_linear_gelu<float>, QUICK},
+        {"linear_gelu_bf16_matches_double", test_linear_gelu<bf16>, QUICK},
+        {"linear_gelu_f32_repeats", test_linear_gelu_repeats<float>, QUICK},
+        {"linear_gelu_bf16_repeats", test_linear_gelu_repeats<bf16>, QUICK},
+        {"linear_gelu_shapes", test_linear_gelu_shapes, QUICK},
         {"linear_shapes", test_linear_shapes, QUICK},
         {"gemm_plans_are_reused", test_gemm_plans, QUICK},
         {"gemm_refuses_with_the_nearest_setting", test_gemm_refuses, QUICK},

@@ -32,12 +32,15 @@ static void test_encoder_forward(void) {
             std::vector<int> tokens = random_tokens(N, c.V, 7);
             tokens[N - 1] = c.V - 1;
             Floats wte = make_input<T>((Input)input, (size_t)c.V * c.C, 1), wpe = make_input<T>((Input)input, (size_t)c.T * c.C, 2), want((size_t)N * c.C);
-            T* out = lab_alloc<T>(&lab, want.size());
-            encoder_forward(out, lab_upload(&lab, tokens), lab_put<T>(&lab, wte), lab_put<T>(&lab, wpe), c.B, c.T, c.C, lab.dev.stream);
+            T *out = lab_alloc<T>(&lab, want.size()), *d_wte = lab_put<T>(&lab, wte), *d_wpe = lab_put<T>(&lab, wpe), *last = lab_alloc<T>(&lab, c.C);
+            int* inp = lab_upload(&lab, tokens);
+            encoder_forward(out, inp, d_wte, d_wpe, c.B, c.T, c.C, lab.dev.stream);
+            encoder_forward(last, inp + N - 1, d_wte, d_wpe + (size_t)(c.T - 1) * c.C, 1, 1, c.C, lab.dev.stream);  // the newest token alone
             for (int i = 0; i < N; i++) {
                 for (int k = 0; k < c.C; k++) { want[(size_t)i * c.C + k] = ref_round<T>(wte[(size_t)tokens[i] * c.C + k] + wpe[(size_t)(i % c.T) * c.C + k]); }
             }
             CHECK_SAME(lab_get(&lab, out, want.size()), want, "encoder B %d T %d C %d %s", c.B, c.T, c.C, input_names[input]);
+            CHECK_SAME(lab_get(&lab, last, c.C), Floats(want.end() - c.C, want.end()), "encoder, last token of T %d C %d %s", c.T, c.C, input_names[input]);
             lab_reset(&lab);
         }
     }

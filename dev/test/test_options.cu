@@ -58,7 +58,9 @@ static void test_options_table_is_sound(void) {
         options_init(&back);
         option_store(&back, &s[i], "default", text.c_str());
         CHECK(option_text(&back, &s[i]) == text, "%s: default '%s' reads back as '%s'", s[i].name, text.c_str(), option_text(&back, &s[i]).c_str());
-        CHECK(strlen(s[i].letters) <= 2, "%s: letters '%s'", s[i].name, s[i].letters);
+        for (const char* p = s[i].letters; *p; p += strcspn(p, "|") + (p[strcspn(p, "|")] == '|')) {
+            CHECK(strcspn(p, "|") <= 2 && strcspn(p, "|") > 0, "%s: letters '%s'", s[i].name, s[i].letters);
+        }
         for (int j = 0; j < i; j++) {
             CHECK(strcmp(s[i].name, s[j].name), "%s is there twice", s[i].name);
             CHECK(!s[i].letters[0] || strcmp(s[i].letters, s[j].letters), "-%s is there twice", s[i].letters);
@@ -70,16 +72,17 @@ static void test_options_table_is_sound(void) {
 }
 
 static void test_options_llmc_letters_are_llmcs(void) {
-    // llm.c's names for what exists here, from its usage text (LLMC_COMPAT 1.2)
+    // all of llm.c's switches, from its parser, and the two that only its usage text has (-pm, -pp)
     static const char* const rows[][2] = {{"i", "train_data"}, {"j", "val_data"}, {"e", "model"}, {"o", "output_dir"}, {"n", "checkpoint_every"},
         {"nk", "checkpoint_keep"}, {"nm", "checkpoint_major_every"}, {"y", "resume"}, {"b", "batch_size"}, {"t", "seq_len"}, {"d", "total_batch_tokens"},
         {"x", "max_steps"}, {"k", "schedule"}, {"l", "learning_rate"}, {"u", "warmup_steps"}, {"q", "final_lr_fraction"}, {"c", "weight_decay"},
         {"sl", "skip_loss_z"}, {"sg", "skip_grad_z"}, {"v", "val_every"}, {"m", "val_steps"}, {"s", "sample_every"}, {"g", "sample_length"},
-        {"a", "overfit_single_batch"}, {"w", "master_dtype"}, {"r", "recompute"}, {"f", "tf32"}};
+        {"a", "overfit_single_batch"}, {"w", "master_dtype"}, {"r", "recompute"}, {"f", "tf32"},
+        {"h", "hellaswag"}, {"lg", "gpu_info_every"}, {"ge", "gelu_fusion"}, {"z", "zero_stage"}, {"pn", "num_processes"}, {"pr", "process_rank"}, {"pg", "gpus_per_node"},
+        {"pi", "nccl_init"}, {"pm", "nccl_init"}, {"ps", "server_ip"}, {"pf", "fs_path"}, {"pp", "fs_path"}};
     for (auto& row : rows) {
         const OptionSpec* s = option_find_letters(row[0]);
         CHECK(s && !strcmp(s->name, row[1]), "-%s is %s, llm.c's is %s", row[0], s ? s->name : "nothing", row[1]);
-        CHECK(!option_llmc_only(row[0]), "-%s is also in the list of what is missing", row[0]);
     }
 }
 
@@ -87,7 +90,12 @@ static void test_options_defaults(void) {
     Options o = parse("");
     CHECK(o.batch_size == 4 && o.seq_len == 1024 && o.total_batch_tokens == -1 && o.max_steps == -1 && o.schedule == SCHEDULE_COSINE, "training");
     CHECK(o.learning_rate == 3e-4f && o.beta2 == 0.95f && o.adam_eps == 1e-8f && o.seed == 42 && o.tf32 && !o.resume, "training");
-    CHECK(!strcmp(o.model, "d12") && !strcmp(o.output_dir, "") && o.master_dtype == OPT_MASTER_BFLOAT16 && o.dtype == OPT_DTYPE_AUTO, "model");
+    CHECK(!strcmp(o.train_data, "dev/data/tinyshakespeare/tiny_shakespeare_train.bin") && !strcmp(o.val_data, "dev/data/tinyshakespeare/tiny_shakespeare_val.bin"), "data");
+    CHECK(o.checkpoint_every == 0 && o.checkpoint_keep == 0 && o.checkpoint_major_every == 0 && o.warmup_steps == 0 && o.final_lr_fraction == 1.0f && o.weight_decay == 0.0f, "training");
+    CHECK(o.skip_loss_z == 0 && o.skip_grad_z == 0 && o.val_every == 20 && o.val_steps == 20 && o.sample_every == 20 && o.sample_length == 64 && !o.hellaswag, "evaluation");
+    CHECK(!o.overfit_single_batch && o.gelu_fusion == 0 && o.zero_stage == 0 && o.recompute == 1 && o.num_processes == 1 && o.process_rank == 0 && o.gpus_per_node == 8, "the rest");
+    CHECK(o.nccl_init == OPT_NCCL_MPI && !o.server_ip[0] && !o.fs_path[0] && o.gpu_info_every == -1, "the rest");
+    CHECK(!strcmp(o.model, "gpt2_124M_bf16.bin") && !strcmp(o.output_dir, "") && o.master_dtype == OPT_MASTER_BFLOAT16 && o.dtype == OPT_DTYPE_AUTO, "model");
     for (int i = 0; i < OPTION_COUNT; i++) { CHECK(!o.given[i], "%s counts as given", option_specs()[i].name); }
 }
 
@@ -106,6 +114,12 @@ static void test_options_every_way_to_write(void) {
     CHECK(parse("--seed 9007199254740991").seed == 9007199254740991ll, "64 bits");
     CHECK(!strcmp(parse("--output-dir=--odd").output_dir, "--odd") && !strcmp(parse("--tokenizer=").tokenizer, ""), "texts after =");
     CHECK(parse("--no_tf32").tf32 == false, "underscore");
+    CHECK(parse("-pi fs").nccl_init == OPT_NCCL_FS && parse("-pm tcp").nccl_init == OPT_NCCL_TCP && !strcmp(parse("-pp /tmp").fs_path, "/tmp"), "both spellings");
+    CHECK(parse("-h 1").hellaswag && !parse("-h 0").hellaswag && parse("-ge -1").gelu_fusion == 0 && parse("-lg 5").gpu_info_every == 5, "llm.c's letters");
+    CHECK(!strcmp(parse("-ix data").train_data, "data") && parse("-gx 9").sample_length == 9 && parse("-bb 3").batch_size == 3, "llm.c reads the first letter only");
+    CHECK(parse("-k constant -u 5").warmup_steps == 0 && parse("-k constant --warmup-steps 5").warmup_steps == 5 && parse("-k linear -u 5").warmup_steps == 5, "llm.c's -u");
+    CHECK(parse("-n 10").checkpoint_every == 0 && parse("-n 10 -o log").checkpoint_every == 10, "llm.c's -n without -o");
+    CHECK(parse("-sl 20").skip_loss_z == 20.0f, "llm.c takes thresholds that never fire");
 }
 
 static void test_options_refusals(void) {
@@ -115,11 +129,16 @@ static void test_options_refusals(void) {
     expect("-batch-size 4", 2, {"unknown", "--batch-size"});
     expect("--hlep", 2, {"--help"});
     expect("--qqqqqqqq", 2, {"unknown", "--help lists"});
-    expect("-zz 1", 2, {"unknown option '-zz'"});
-    expect("-ix data", 2, {"unknown"});  // llm.c takes it for -i
-    expect("-z 1", 2, {"ZeRO", "llm.c"});
-    expect("-h 1", 2, {"HellaSwag"});
-    expect("-pm mpi", 2, {"unknown"});
+    expect("-zzz 1", 2, {"unknown option '-zzz'"});
+    expect("-zz 1", 0, {"WARNING: -zz is read as -z", "PARSED"});
+    for (const char* text : {"-lx 1", "-nx 1", "-sx 1", "-px 1", "-p 1"}) { expect(text, 2, {"unknown option"}); }  // errors in llm.c too
+    expect("-pn 2 -pi tcp", 2, {"--num-processes 2"});
+    expect("-pr 1 -pi fs", 2, {"--process-rank 1", "--num-processes 1"});
+    expect("-pn 2 -pr 1", 0, {"note", "mpirun", "PARSED"});  // MPI says them, in llm.c too
+    expect("-pi smoke", 2, {"smoke", "mpi, tcp, fs"});
+    expect("-n 10", 0, {"WARNING", "-o", "PARSED"});
+    expect("-k constant -u 5", 0, {"note", "constant", "PARSED"});
+    expect("--sample-only -h 1", 2, {"--sample-only"});
     expect("--batch", 2, {"--batch-size"});
     expect("--batch-size", 2, {"missing", "sequences"});
     expect("--batch-size --resume", 2, {"missing", "--resume"});
@@ -162,7 +181,7 @@ static void test_options_refusals(void) {
     expect("-b 4 --batch-size 4", 2, {"twice", "-b", "--batch-size"});
     expect("-d 100 -t 64", 2, {"100", "multiple", "256"});
     expect("-d 0", 2, {"multiple"});
-    expect("-n 10", 2, {"--output-dir"});
+    expect("--checkpoint-every 10", 2, {"--output-dir"});
     expect("-y 1", 2, {"--output-dir"});
     expect("--channels 100 --heads 3", 2, {"100", "3"});
 }
@@ -198,17 +217,21 @@ static void test_options_actions(void) {
 
 static void child_print(void* text) {
     Options o = parse((const char*)text);
-    options_print(&o, stdout);
+    options_print_llmc(&o, stdout, 1234);
+    options_print_rest(&o, stdout);
 }
 static void test_options_print_shows_all_and_marks_given(void) {
     std::string output;
-    CHECK(test_child(child_print, (void*)"--batch-size 7 --no-tf32", &output) == 0, "exit code");
-    CHECK(output.find("| batch-size             | 7 *  ") != std::string::npos, "%s", output.c_str());
-    CHECK(output.find("| tf32                   | off *") != std::string::npos, "%s", output.c_str());
-    CHECK(output.find("| seq-len                | 1024  ") != std::string::npos, "%s", output.c_str());
+    CHECK(test_child(child_print, (void*)"-i train.bin -j val.bin --batch-size 7 --no-tf32 -w 1 --eval-data questions.bin", &output) == 0, "exit code");
+    for (const char* row : {"| Parameter             | Value                                              |", "| train data pattern    | train.bin                                          |",
+                            "| output log dir        | NULL    ", "| micro batch size B    | 7    ", "| total batch size      | 1234   ", "| LR scheduler          | cosine   ",
+                            "| learning rate (LR)    | 3.000000e-04    ", "| skip update lossz     | 0.000000   ", "| use_master_weights    | enabled   ", "| recompute             | 1  ",
+                            "| tf32                  | off *", "| seed                  | 42  ", "+-----------------------+----------------------------------------------------+"}) {
+        CHECK(output.find(row) != std::string::npos, "no row '%s' in\n%s", row, output.c_str());
+    }
     size_t width = output.find('\n');
     for (size_t at = 0, end; (end = output.find('\n', at)) != std::string::npos; at = end + 1) {
-        CHECK(end - at == width, "rows of %zu and %zu columns", width, end - at);
+        CHECK(end - at == width || output.compare(at, 10, "| checkpoi") == 0, "rows of %zu and %zu columns", width, end - at);  // checkpoint-major-every is longer than the column
     }
 }
 
@@ -220,7 +243,7 @@ static void test_options_text_and_diff(void) {
     CHECK(options_diff(a, a).empty(), "equal texts");
     std::vector<OptionDiff> d = options_diff(a, b + "new_option=1\n");
     CHECK(d.size() == 3, "%zu differences", d.size());
-    CHECK(d[0].name == "model" && d[0].before == "d12" && d[0].after == "d6" && d[0].in_before && d[0].in_after, "%s", d[0].name.c_str());
+    CHECK(d[0].name == "model" && d[0].before == "gpt2_124M_bf16.bin" && d[0].after == "d6" && d[0].in_before && d[0].in_after, "%s", d[0].name.c_str());
     CHECK(d[1].name == "batch_size" && d[1].before == "4" && d[1].after == "8", "%s", d[1].name.c_str());
     CHECK(d[2].name == "new_option" && !d[2].in_before && d[2].in_after && d[2].after == "1", "%s", d[2].name.c_str());
 }

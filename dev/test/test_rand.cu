@@ -8,6 +8,7 @@
 #include "llmc/sampler.h"
 #include "llmc/schedulers.h"
 #include "dev/test/test.h"
+#include <algorithm>
 #include <vector>
 
 // ----------------------------------------------------------------------------
@@ -223,7 +224,7 @@ static void test_sampler_choices_are_llmcs(void) {
         float logits[256];
         for (float& x : logits) { x = (float)(3.0 * test_rng_normal(&rng)); }
         float coin = (float)(test_rng_u64(&rng) >> 40) / 16777216.0f;
-        int a = sample_softmax(logits, 256, coin, 1.0f), b = sample_softmax_plain(logits, 256, coin);
+        int a = sample_softmax(logits, 256, coin, 1.0f, 0), b = sample_softmax_plain(logits, 256, coin);
         CHECK(abs(a - b) <= 1, "trial %d: %d, llm.c's rule %d", trial, a, b);
         different += a != b;
     }
@@ -238,7 +239,7 @@ static void test_sampler_frequencies(void) {
         for (int i = 0; i < 5; i++) { norm += p[i] = exp((double)logits[i] / (double)temperature); }
         uint64_t state = 1337 + test_seed();
         const int n = 200000;
-        for (int i = 0; i < n; i++) { count[sample_softmax(logits, 5, random_f32(&state), temperature)]++; }
+        for (int i = 0; i < n; i++) { count[sample_softmax(logits, 5, random_f32(&state), temperature, 0)]++; }
         for (int i = 0; i < 5; i++) {
             double expected = n * p[i] / norm, deviation = sqrt(expected * (1 - p[i] / norm));
             CHECK(fabs(count[i] - expected) <= 5 * deviation, "temperature %g, token %d: %d draws, %g expected", (double)temperature, i, count[i], expected);
@@ -249,12 +250,47 @@ static void test_sampler_frequencies(void) {
 static void test_sampler_edges(void) {
     const float big[4] = {100.0f, 1.0f, 1.0f, 1.0f}, small[4] = {-120.0f, -200.0f, -200.0f, -200.0f}, tie[4] = {1.0f, 5.0f, 5.0f, 0.0f};
     const float nan[3] = {1.0f, NAN, 2.0f}, inf[3] = {1.0f, INFINITY, 2.0f}, none[2] = {-INFINITY, -INFINITY}, masked[3] = {0.0f, 1.0f, -INFINITY};
-    CHECK(sample_softmax(big, 4, 0.5f, 1.0f) == 0 && sample_softmax(small, 4, 0.5f, 1.0f) == 0, "over- and underflow");
-    CHECK(sample_softmax(tie, 4, 0.99f, 0.0f) == 1, "temperature 0: the first of the largest");
-    CHECK(sample_softmax(nan, 3, 0.5f, 1.0f) == -1 && sample_softmax(inf, 3, 0.5f, 1.0f) == -1 && sample_softmax(none, 2, 0.5f, 1.0f) == -1, "no distribution");
-    CHECK(sample_softmax(tie, 0, 0.5f, 1.0f) == -1, "no tokens");
-    CHECK(sample_softmax(masked, 3, 0.99999994f, 1.0f) == 1, "a token of probability 0 is never drawn");
-    CHECK(sample_softmax(tie, 4, 0.0f, 1.0f) == 0 && sample_softmax(tie, 4, 0.5f, 1e-30f) == 2, "coin 0; a tiny temperature");
+    CHECK(sample_softmax(big, 4, 0.5f, 1.0f, 0) == 0 && sample_softmax(small, 4, 0.5f, 1.0f, 0) == 0, "over- and underflow");
+    CHECK(sample_softmax(tie, 4, 0.99f, 0.0f, 0) == 1, "temperature 0: the first of the largest");
+    CHECK(sample_softmax(nan, 3, 0.5f, 1.0f, 0) == -1 && sample_softmax(inf, 3, 0.5f, 1.0f, 0) == -1 && sample_softmax(none, 2, 0.5f, 1.0f, 0) == -1, "no distribution");
+    CHECK(sample_softmax(tie, 0, 0.5f, 1.0f, 0) == -1, "no tokens");
+    CHECK(sample_softmax(masked, 3, 0.99999994f, 1.0f, 0) == 1, "a token of probability 0 is never drawn");
+    CHECK(sample_softmax(tie, 4, 0.0f, 1.0f, 0) == 0 && sample_softmax(tie, 4, 0.5f, 1e-30f, 0) == 2, "coin 0; a tiny temperature");
+}
+
+// Against a sorted list: k tokens at most, the largest, of equals the first; and all choices of every k are those of the row with the rest at -inf.
+static void test_sampler_top_k(void) {
+    TestRng rng = {test_seed()};
+    for (int trial = 0; trial < 300; trial++) {
+        const int n = trial % 3 == 0 ? 1 + trial / 3 : 97;
+        std::vector<float> logits(n);
+        for (float& x : logits) {
+            double z = test_rng_normal(&rng);  // few values: ties everywhere; both zeros, negative, tiny and large ones
+            x = trial % 2 ? (float)(3 * z) : z > 1 ? 2.0f : z > 0.5 ? -0.0f : z > 0 ? 0.0f : z > -0.5 ? -1.5f : z > -1 ? 1e-40f : z > -1.5 ? -1e-40f : -INFINITY;
+        }
+        logits[n / 2] = 1.0f;
+        std::vector<int> order(n);
+        for (int i = 0; i < n; i++) { order[i] = i; }
+        std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
+        for (int k : {1, 2, 3, 7, n / 2, n - 1, n, n + 1, 1 << 30}) {
+            if (k < 1) { continue; }
+            std::vector<float> cut(n, -INFINITY);
+            for (int i = 0; i < k && i < n; i++) { cut[order[i]] = logits[order[i]]; }
+            for (int draw = 0; draw < 20; draw++) {
+                float coin = draw == 0 ? 0.0f : draw == 1 ? 0.99999994f : (float)(test_rng_u64(&rng) >> 40) / 16777216.0f, temperature = draw % 2 ? 1.0f : 5.0f;
+                int got = sample_softmax(logits.data(), n, coin, temperature, k), want = sample_softmax(cut.data(), n, coin, temperature, 0);
+                CHECK(got == want && cut[got] > -INFINITY, "trial %d, n %d, k %d, coin %.9g: %d, should be %d", trial, n, k, coin, got, want);
+                CHECK(k > 1 || got == order[0], "k 1 drew %d, the first of the largest is %d", got, order[0]);
+            }
+            CHECK(sample_softmax(logits.data(), n, 0.9f, 0.0f, k) == order[0], "temperature 0, k %d", k);
+        }
+    }
+    const float ties[5] = {1.0f, 1.0f, 1.0f, 1.0f, 0.0f};
+    bool seen[5] = {false};
+    for (int i = 0; i < 100; i++) { seen[sample_softmax(ties, 5, (float)i / 100, 1.0f, 3)] = true; }
+    CHECK(seen[0] && seen[1] && seen[2] && !seen[3] && !seen[4], "three of four equal logits: %d %d %d %d %d", seen[0], seen[1], seen[2], seen[3], seen[4]);
+    const float nan[3] = {1.0f, NAN, 2.0f};
+    CHECK(sample_softmax(nan, 3, 0.5f, 1.0f, 1) == -1, "no distribution with top-k");
 }
 
 // ----------------------------------------------------------------------------
@@ -329,6 +365,7 @@ int main(int argc, char** argv) {
         {"sampler_choices_are_llmcs", test_sampler_choices_are_llmcs, QUICK},
         {"sampler_frequencies", test_sampler_frequencies, QUICK},
         {"sampler_edges", test_sampler_edges, QUICK},
+        {"sampler_top_k", test_sampler_top_k, QUICK},
         {"outlier_detector_scores", test_outlier_detector_scores, QUICK},
         {"outlier_detector_extremes", test_outlier_detector_extremes, QUICK},
         {"outlier_detector_survives_nan", test_outlier_detector_survives_nan, QUICK},

@@ -5,9 +5,10 @@
  *            The rules are one table in cublas_rules.h.
  * Numerics:  D = scaleD * (alpha * scaleA * scaleB * op(A) op(B) + beta * scaleC * C + bias). Products exact, sums in FP32, one rounding to D's type.
  *            alpha * scaleA * scaleB is one float, made in double. AMAX_D is taken before scaleD. Same bits for any number of threads (gemm.h).
+ *            GELU_AUX_BIAS: with Z for the whole right side above, aux = Z rounded, D = gelu(Z), tanh form, of Z not rounded. DGELU: D = gelu'(aux) * Z.
  *            With GPT_CPU_HOPPER_ACCUMULATOR=1 FP8 products with FAST_ACCUM use the truncated accumulator of gemm_hopper.h.
  * Runs:      BF16 x BF16 -> BF16 or FP32, FP32 x FP32 -> FP32, E4M3 x E4M3, E4M3 x E5M2 and E5M2 x E4M3 -> BF16, FP32 or FP8, scalar scales, DEFAULT and BIAS
- *            epilogues, strided batches, row and column order. What the real library would run and this one does not (FP16, other epilogues, vector
+ *            epilogues, without FP8 also GELU_AUX_BIAS and DGELU, strided batches, row and column order. What the real library would run and this one does not (FP16, other epilogues, vector
  *            and block scales) answers NOT_SUPPORTED with a reason that begins "the CPU device".
  * Memory:    descriptors belong to the caller (Create/Destroy); cublasLtMatmul executes before it returns and uses no workspace, but demands it.
  * Tests:     dev/test/test_cublaslt_rules.cu, dev/test/test_cpu_gemm.cu */
@@ -158,7 +159,7 @@ typedef cublasLtMatmulPreferenceOpaque_t* cublasLtMatmulPreference_t;
 #define CPU_LT_HANDLE_MAGIC 0x746c6263u
 #define CPU_LT_ALGO_MAGIC 0x6f676c6163707531ull
 typedef struct CpuLtContext { uint32_t magic; } *cublasLtHandle_t;
-typedef struct { uint64_t data[8]; } cublasLtMatmulAlgo_t;  // here: magic, workspace bytes, alignment of pointers
+typedef struct { uint64_t data[8]; } cublasLtMatmulAlgo_t;  // here: magic, workspace bytes, alignment of the matrices and of aux
 typedef struct {
     cublasLtMatmulAlgo_t algo;
     size_t workspaceSize;
@@ -326,6 +327,7 @@ static inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t han
     results[0].algo.data[0] = CPU_LT_ALGO_MAGIC;
     results[0].algo.data[1] = cpu_lt_workspace_needed(&q);
     results[0].algo.data[2] = cpu_lt_alignment_needed(&q);
+    results[0].algo.data[3] = cpu_lt_aux_alignment(&q);
     results[0].workspaceSize = cpu_lt_workspace_needed(&q);
     results[0].state = CUBLAS_STATUS_SUCCESS;
     results[0].wavesCount = 1.0f;
@@ -364,6 +366,29 @@ static inline void cpu_lt_store_fp8(const CpuLtQuery* q, const float* sums, void
     if (q->op->amax_d) { *(float*)q->op->amax_d = cpu_gemm_bits_float(amax); }
 }
 
+// gelu(x) = x s(x), s = (1 + tanh(u)) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3), computed as 1 / (1 + e^-2u); and its derivative.
+static __forceinline__ float cpu_lt_gelu(float x) { return x / (1.0f + cpu_expf(-1.5957691216057308f * x * (1.0f + 0.044715f * x * x))); }
+static __forceinline__ float cpu_lt_dgelu(float x) {
+    const float s = 1.0f / (1.0f + cpu_expf(-1.5957691216057308f * x * (1.0f + 0.044715f * x * x))), bend = s * (1.0f - s);
+    return bend > 0.0f ? s + x * bend * 1.5957691216057308f * (1.0f + 0.134145f * x * x) : s;  // bend 0: the gate is shut or open, and x^2 may be infinite
+}
+// All columns of D from Z (m,n) f32, packed; aux is written forward and read backward.
+template <class T> static inline void cpu_lt_store_gelu(const CpuLtQuery* q, const float* sums, void* out) {
+    const bool forward = q->op->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    const int64_t m = q->m, columns = q->n * q->d->batch_count;
+    const int threads = cpu_gemm_threads(40.0 * m * columns);
+    (void)threads;
+    #pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t column = 0; column < columns; column++) {
+        const int64_t batch = column / q->n, j = column % q->n;
+        const float* __restrict__ z = sums + column * m;
+        T* __restrict__ d = (T*)out + batch * q->d->batch_offset + j * q->d->ld;
+        T* __restrict__ aux = (T*)q->op->aux + batch * q->op->aux_batch_stride + j * q->op->aux_ld;
+        if (forward) { for (int64_t i = 0; i < m; i++) { aux[i] = (T)z[i]; d[i] = (T)cpu_lt_gelu(z[i]); } }
+        else { for (int64_t i = 0; i < m; i++) { d[i] = (T)(z[i] * cpu_lt_dgelu((float)aux[i])); } }
+    }
+}
+
 static inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, const void* alpha, const void* A, cublasLtMatrixLayout_t a, const void* B,
                                             cublasLtMatrixLayout_t b, const void* beta, const void* C, cublasLtMatrixLayout_t c, void* D, cublasLtMatrixLayout_t d,
                                             const cublasLtMatmulAlgo_t* algo, void* workspace, size_t workspace_bytes, cudaStream_t stream) {
@@ -385,7 +410,7 @@ static inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMat
     q.workspace_bytes = workspace_bytes;
     cublasStatus_t status = cpu_lt_check(&q);
     if (status != CUBLAS_STATUS_SUCCESS) { return status; }
-    const bool check = cpu_modes()->check != 0, d8 = cpu_lt_is_fp8(d->type);
+    const bool check = cpu_modes()->check != 0, d8 = cpu_lt_is_fp8(d->type), gelu = cpu_lt_gelu_aux(&q);
     if (check && workspace) { memset(workspace, (int)cpu_modes()->poison, cpu_lt_workspace_needed(&q)); }  // the real one writes there
     cpu_gemm_settings()->poison = check ? (int)cpu_modes()->poison : -1;
 
@@ -400,20 +425,21 @@ static inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMat
     g.d = cpu_lt_matrix(D, d, CUBLAS_OP_N);
     g.alpha = (float)((double)q.alpha * cpu_lt_scalar(op->a_scale) * cpu_lt_scalar(op->b_scale));
     g.beta = q.beta * cpu_lt_scalar(op->c_scale);
-    if (op->epilogue == CUBLASLT_EPILOGUE_BIAS) {
+    if (cpu_lt_uses_bias(&q)) {
         g.bias = op->bias;
         g.bias_type = cpu_lt_gemm_type(q.bias_type);
         g.bias_batch_stride = op->bias_batch_stride;
     }
     g.hopper_accumulator = q.fp8 && op->fast_accum && cpu_modes()->hopper_acc;
     float* sums = NULL;
-    if (d8) {
-        sums = (float*)mallocCheck((size_t)g.m * g.n * g.batch * sizeof(float));
-        g.d = g.c = {sums, CPU_GEMM_F32, 1, g.m, g.m * g.n};
+    if (d8 || gelu) {
+        sums = (float*)cpu_gemm_scratch(CPU_GEMM_SCRATCH_OTHER, (size_t)g.m * g.n * g.batch * sizeof(float));
+        g.d = {sums, CPU_GEMM_F32, 1, g.m, g.m * g.n};
     }
     cpu_gemm(&g);
     if (d8) { cpu_lt_store_fp8(&q, sums, D); }
-    free(sums);
+    if (gelu && d->type == CUDA_R_32F) { cpu_lt_store_gelu<float>(&q, sums, D); }
+    if (gelu && d->type == CUDA_R_16BF) { cpu_lt_store_gelu<__nv_bfloat16>(&q, sums, D); }
     return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -5,7 +5,7 @@
  * The first row whose condition holds wins; its name, reason and the product's sizes and types are what cpu_cublaslt_last_reason() returns.
  * Architectures: GPT_CPU_ARCH = 80, 89, 90, 100, 120; 0 plays none in particular: every scale mode of any of them, and the TN rule.
  * Sources: cuBLAS's documentation and header; where neither speaks, the stricter reading, so that what runs here does not fail on a GPU: N's divisor, FP8
- * batches with BIAS, FAST_ACCUM without FP8, AMAX_D without FP8 D. Included by cublasLt.h.
+ * batches with BIAS, FAST_ACCUM without FP8, AMAX_D without FP8 D, AUX_DATA_TYPE set though it is D's. Included by cublasLt.h.
  * Tests: dev/test/test_cublaslt_rules.cu has a case for every row. */
 #ifndef LLMC_CPU_CUBLAS_RULES_H
 #define LLMC_CPU_CUBLAS_RULES_H
@@ -115,8 +115,26 @@ static inline int64_t cpu_lt_bytes(const cublasLtMatrixLayoutOpaque_t* l) {
     return ((outer - 1) * l->ld + inner + (l->batch_count - 1) * l->batch_offset) * cpu_lt_size(l->type);
 }
 static inline bool cpu_lt_matrix_on_device(const void* p, const cublasLtMatrixLayoutOpaque_t* l) { return cpu_lt_on_device(p, cpu_lt_bytes(l)); }
-static inline bool cpu_lt_uses_bias(const CpuLtQuery* q) { return q->op->epilogue == CUBLASLT_EPILOGUE_BIAS; }
+static inline bool cpu_lt_uses_bias(const CpuLtQuery* q) { return (q->op->epilogue & CUBLASLT_EPILOGUE_BIAS) != 0; }
 static inline int64_t cpu_lt_bias_bytes(const CpuLtQuery* q) { return (q->m + (q->d->batch_count - 1) * q->op->bias_batch_stride) * cpu_lt_size(q->bias_type); }
+// The auxiliary matrix of GELU: its input z, (m,n) in column order. The AUX_ epilogues write it, DGELU reads it.
+static inline bool cpu_lt_has_aux(const CpuLtQuery* q) { return (q->op->epilogue & 128) != 0; }
+static inline bool cpu_lt_gelu_aux(const CpuLtQuery* q) { return cpu_lt_has_aux(q) && (q->op->epilogue & (32 | 64)) != 0; }
+static inline uint32_t cpu_lt_aux_type(const CpuLtQuery* q) { return q->op->aux_type == -1 ? q->d->type : (uint32_t)q->op->aux_type; }
+static inline int64_t cpu_lt_aux_bytes(const CpuLtQuery* q) {
+    return ((q->n - 1) * q->op->aux_ld + q->m + (q->d->batch_count - 1) * q->op->aux_batch_stride) * cpu_lt_size(cpu_lt_aux_type(q));
+}
+// The alignment of AUX_POINTER that an algorithm planned now will rely on.
+static inline uint64_t cpu_lt_aux_alignment(const CpuLtQuery* q) {
+    uint64_t bytes = cpu_lt_gelu_aux(q) ? 16 : 1;
+    while (!cpu_lt_aligned(q->op->aux, bytes)) { bytes /= 2; }
+    return bytes;
+}
+static inline bool cpu_lt_overlap(const void* x, int64_t x_bytes, const void* y, int64_t y_bytes) { return (const char*)x < (const char*)y + y_bytes && (const char*)y < (const char*)x + x_bytes; }
+static inline bool cpu_lt_epilogue_runs(const CpuLtQuery* q) {
+    const uint32_t e = q->op->epilogue;
+    return e == CUBLASLT_EPILOGUE_DEFAULT || e == CUBLASLT_EPILOGUE_BIAS || (!q->fp8 && (e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || e == CUBLASLT_EPILOGUE_DGELU));
+}
 static inline bool cpu_lt_same_layout(const cublasLtMatrixLayoutOpaque_t* x, const cublasLtMatrixLayoutOpaque_t* y) {
     return x->type == y->type && x->ld == y->ld && (x->batch_count == 1 || x->batch_offset == y->batch_offset);
 }
@@ -179,8 +197,8 @@ static inline bool cpu_lt_same_layout(const cublasLtMatrixLayoutOpaque_t* x, con
     X(scale_c, LIBRARY, PLAN, INVALID_VALUE, q->op->c_scale && !q->fp8, "C_SCALE_POINTER is for products of FP8 matrices") \
     X(scale_d, LIBRARY, PLAN, INVALID_VALUE, q->op->d_scale && !cpu_lt_is_fp8(q->d->type), "D_SCALE_POINTER needs an FP8 D") \
     X(amax_d, LIBRARY, PLAN, INVALID_VALUE, q->op->amax_d && !cpu_lt_is_fp8(q->d->type), "AMAX_D_POINTER needs an FP8 D") \
-    X(scale_aux, LIBRARY, PLAN, INVALID_VALUE, (q->op->aux_scale || q->op->aux_amax) && !(q->op->epilogue & 128), \
-      "EPILOGUE_AUX_SCALE_POINTER and EPILOGUE_AUX_AMAX_POINTER need an epilogue with an auxiliary matrix") \
+    X(scale_aux, LIBRARY, PLAN, INVALID_VALUE, (q->op->aux_scale || q->op->aux_amax) && !(cpu_lt_has_aux(q) && cpu_lt_is_fp8(cpu_lt_aux_type(q))), \
+      "EPILOGUE_AUX_SCALE_POINTER and EPILOGUE_AUX_AMAX_POINTER need an epilogue with an auxiliary matrix of an FP8 type") \
     X(mode_fp8, LIBRARY, PLAN, NOT_SUPPORTED, !cpu_lt_scalar_modes(q) && !(cpu_lt_is_fp8(q->a->type) && cpu_lt_is_fp8(q->b->type)), \
       "vector and block scale modes need FP8 (or FP4) matrices") \
     X(mode_vec16, LIBRARY, PLAN, NOT_SUPPORTED, cpu_lt_mode(q, CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3), "VEC16_UE4M3 scales are for FP4 matrices, not FP8") \
@@ -203,8 +221,15 @@ static inline bool cpu_lt_same_layout(const cublasLtMatrixLayoutOpaque_t* x, con
     X(epilogue_block, LIBRARY, PLAN, NOT_SUPPORTED, cpu_lt_block_modes(q) && q->op->epilogue != CUBLASLT_EPILOGUE_DEFAULT && q->op->epilogue != CUBLASLT_EPILOGUE_BIAS && \
       q->op->epilogue != CUBLASLT_EPILOGUE_DGELU, "block scales go with the epilogues DEFAULT, BIAS and DGELU only") \
     X(epilogue_batch, LIBRARY, PLAN, NOT_SUPPORTED, q->fp8 && q->d->batch_count > 1 && q->op->epilogue != CUBLASLT_EPILOGUE_DEFAULT, "batches of FP8 products have no epilogue") \
-    X(epilogue_run, DEVICE, PLAN, NOT_SUPPORTED, q->op->epilogue != CUBLASLT_EPILOGUE_DEFAULT && q->op->epilogue != CUBLASLT_EPILOGUE_BIAS, \
-      "the CPU device runs the epilogues DEFAULT and BIAS only") \
+    X(aux_type, LIBRARY, PLAN, INVALID_VALUE, cpu_lt_gelu_aux(q) && q->op->aux_type != -1 && q->d->type != CUDA_R_8F_E4M3, \
+      "EPILOGUE_AUX_DATA_TYPE must be left unset (-1: D's type) unless D is E4M3") \
+    X(aux_ld, LIBRARY, PLAN, INVALID_VALUE, cpu_lt_gelu_aux(q) && (q->op->aux_ld < q->m || q->op->aux_ld % 8 != 0), \
+      "EPILOGUE_AUX_LD of a GELU input must be set, at least the rows of D, and a multiple of 8") \
+    X(aux_batch_stride, LIBRARY, PLAN, INVALID_VALUE, cpu_lt_gelu_aux(q) && q->d->batch_count > 1 && (q->op->aux_batch_stride % 8 != 0 || q->op->aux_batch_stride < 0), \
+      "EPILOGUE_AUX_BATCH_STRIDE of a GELU input must be a multiple of 8") \
+    X(epilogue_run, DEVICE, PLAN, NOT_SUPPORTED, !cpu_lt_epilogue_runs(q), \
+      "the CPU device runs the epilogues DEFAULT and BIAS, and GELU_AUX_BIAS and DGELU for FP32 and BF16 matrices") \
+    X(aux_order, DEVICE, PLAN, NOT_SUPPORTED, cpu_lt_has_aux(q) && q->d->order != CUBLASLT_ORDER_COL, "the CPU device runs GELU_AUX_BIAS and DGELU in column order only") \
     X(pointer_mode_run, DEVICE, PLAN, NOT_SUPPORTED, q->op->pointer_mode > CUBLASLT_POINTER_MODE_DEVICE, "the CPU device takes alpha and beta as single values only") \
     /* the preference */ \
     X(pref_search, DEVICE, PLAN, NOT_SUPPORTED, q->preference && q->preference->search_mode != CUBLASLT_SEARCH_BEST_FIT, "the CPU device has the search mode BEST_FIT only") \
@@ -233,6 +258,13 @@ static inline bool cpu_lt_same_layout(const cublasLtMatrixLayoutOpaque_t* x, con
     X(run_amax_host, LIBRARY, RUN, INVALID_VALUE, !cpu_lt_device_or_null(q->op->amax_d, 4), "AMAX_D_POINTER is not device memory") \
     X(run_bias_null, LIBRARY, RUN, INVALID_VALUE, cpu_lt_uses_bias(q) && !q->op->bias, "the epilogue BIAS needs BIAS_POINTER") \
     X(run_bias_host, LIBRARY, RUN, INVALID_VALUE, cpu_lt_uses_bias(q) && !cpu_lt_on_device(q->op->bias, cpu_lt_bias_bytes(q)), "the bias is not in device memory, or shorter than M") \
+    X(run_aux_null, LIBRARY, RUN, INVALID_VALUE, cpu_lt_has_aux(q) && !q->op->aux, "the epilogue needs EPILOGUE_AUX_POINTER") \
+    X(run_aux_host, LIBRARY, RUN, INVALID_VALUE, cpu_lt_has_aux(q) && !cpu_lt_on_device(q->op->aux, cpu_lt_aux_bytes(q)), \
+      "the auxiliary matrix is not in device memory, or reaches beyond its allocation") \
+    X(run_aux_align, LIBRARY, RUN, INVALID_VALUE, cpu_lt_has_aux(q) && q->algo && !cpu_lt_aligned(q->op->aux, q->algo->data[3]), \
+      "EPILOGUE_AUX_POINTER is less aligned than the one that the heuristic saw, on which the algorithm relies") \
+    X(run_aux_overlap, DEVICE, RUN, INVALID_VALUE, cpu_lt_has_aux(q) && cpu_lt_overlap(q->op->aux, cpu_lt_aux_bytes(q), q->D, cpu_lt_bytes(q->d)), \
+      "the auxiliary matrix overlaps D: a GPU would give an undefined result") \
     X(run_workspace_small, LIBRARY, RUN, INVALID_VALUE, q->workspace_bytes < (q->algo ? q->algo->data[1] : cpu_lt_workspace_needed(q)), "the workspace is smaller than the algorithm needs") \
     X(run_workspace_host, LIBRARY, RUN, INVALID_VALUE, !cpu_lt_on_device(q->workspace, (int64_t)q->workspace_bytes), "the workspace is not in device memory, or is not that long") \
     X(run_workspace_align, LIBRARY, RUN, INVALID_VALUE, !cpu_lt_aligned(q->workspace, 256), "the workspace must be aligned to 256 bytes") \
