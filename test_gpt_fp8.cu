@@ -498,6 +498,41 @@ static void check_cache(bool fp8) {
     model_free(t);
     model_free(exact);
 }
+// Sampling runs no product that was not planned before, whatever the prompt: shorter and longer than the context, sliding, odd.
+template <class floatX> static void check_sampling_plans(bool fp8) {
+    const int T = fp8 ? 48 : 45;
+    for (size_t start : {1, 16, 17, 44, 45, 60, 100}) {
+        Model<floatX>* t = new Model<floatX>();
+        model_init(t, &small, 1, T, fp8, 1, 7);
+        std::vector<int> tokens;
+        make_tokens(&tokens, start + 70, small.vocab_size, 3);
+        gpt_plan_sampling(&t->gpt, start, start + 70);
+        const size_t planned = t->dev.plans.size();
+        std::vector<float> logits, whole;
+        int cached = 0;
+        for (size_t n = start; n < start + 70; n++) {
+            const int context = sample_context(n, T);
+            if (context <= cached) { cached = 0; }
+            gpt_next_logits(&t->gpt, tokens.data() + n - context, context, &cached, &logits);
+        }
+        CHECK(t->dev.plans.size() == planned, "sampling after %zu tokens ran %zu products that were not planned", start, t->dev.plans.size() - planned);
+        if (sizeof(floatX) == 4) {  // and after all that sliding the cache still holds what a whole pass gives
+            int none = 0;
+            const int context = sample_context(start + 69, T);
+            gpt_next_logits(&t->gpt, tokens.data() + start + 69 - context, context, &none, &whole);
+            double difference = 0, largest = 0;
+            for (size_t v = 0; v < whole.size(); v++) { difference = fmax(difference, fabs(whole[v] - logits[v])); largest = fmax(largest, fabs(whole[v])); }
+            check_noise("logits after sliding", difference, largest);
+        }
+        model_free(t);
+    }
+}
+static void test_gpt_sampling_is_planned(void) {
+    check_sampling_plans<float>(false);
+    check_sampling_plans<bf16>(false);
+    if (!device_lacks_fp8()) { check_sampling_plans<bf16>(true); }
+}
+
 static void test_gpt_cache_equals_the_whole_pass(void) {
     check_cache<float>(false);
     check_cache<bf16>(false);
@@ -661,7 +696,6 @@ static void test_trainer_guards_the_output_folder(void) {
     remove_folder(dir);
 }
 
-// FP32 masters start from the unrounded values of a float32 model file, and a float32 run takes the masters of a checkpoint.
 // What stands between the two lines of --- of the last sample.
 static std::string sample_of(const std::string& out) {
     size_t end = out.rfind("\n---\n"), begin = end == std::string::npos ? end : out.rfind("---\n", end - 1);
@@ -688,6 +722,7 @@ static void test_trainer_samples_from_a_prompt(void) {
     remove_folder(dir);
 }
 
+// FP32 masters start from the unrounded values of a float32 model file, and a float32 run takes the masters of a checkpoint.
 static void test_trainer_masters_are_not_rounded(void) {
     std::string dir, out;
     make_data(&dir);
@@ -790,6 +825,7 @@ int main(int argc, char** argv) {
         {"gpt_overfits_one_batch_in_every_precision", test_gpt_overfits_one_batch_in_every_precision, SLOW},
         {"gpt_gelu_fusion_gives_the_same_gradients", test_gpt_gelu_fusion_gives_the_same_gradients, QUICK},
         {"gpt_cache_equals_the_whole_pass", test_gpt_cache_equals_the_whole_pass, QUICK},
+        {"gpt_sampling_is_planned", test_gpt_sampling_is_planned, QUICK},
         {"trainer_samples_from_a_prompt", test_trainer_samples_from_a_prompt, QUICK},
         {"trainer_repeats_bit_for_bit", test_trainer_repeats_bit_for_bit, QUICK},
         {"trainer_resume_equals_uninterrupted_float8", test_trainer_resume_equals_uninterrupted_float8, QUICK},

@@ -245,7 +245,7 @@ static const ParamId linear_bias[NUM_LINEARS] = {P_qkvb, P_attprojb, P_fcb, P_fc
     X(operand_t,  uint8_t, N * 4 * C,                                 fp8,    MEM_SCRATCH) /* t of dY */ \
     X(dresidual,  floatX,  N * C,                                     both,   MEM_SCRATCH) \
     X(dx,         floatX,  N * C,                                     both,   MEM_SCRATCH) /* gradient of a layernorm's output, of y, of lnf */ \
-    X(dwide,      floatX,  N * 4 * C,                                 both,   MEM_SCRATCH) /* gradient of g, h, qkv */ \
+    X(dwide,      floatX,  N * 4 * C,                                 both,   MEM_SCRATCH) /* gradient of g, h, qkv; qkv of a token that is sampled, DECODE_ROWS rows */ \
     X(partial,    float,   column_sum_partials((int)N, (int)(4 * C)), both,   MEM_SCRATCH) \
     X(norm_partial, float, norm_blocks,                               both,   MEM_SCRATCH) \
     X(scalars,    float,   2,                                         both,   MEM_SCRATCH) /* loss sum, sum of squares */
@@ -751,21 +751,27 @@ static void gpt_plan(GPT<floatX>* g) {
 // What is in the context already goes through at once, padded to one of a few lengths, so that there are few shapes to plan.
 static int sample_padded_length(int context, int T) { return min(T, ROUND_UP(context, T < 256 ? 16 : 64)); }
 
-// Plans the products of sampling: a first pass over `context` tokens, then a token at a time, and if `slides` a pass over the half that is kept.
+// How many of n tokens are the context of the next one: all, or once they are more than T, the rest of a window that slid by half.
+static int sample_context(size_t n, int T) { return n <= (size_t)T ? (int)n : (int)(T / 2 + (n - T - 1) % (T - T / 2) + 1); }
+
+// Plans the products of sampling after `start` tokens, until there are `end`: a first pass over the context, passes over the half that is kept when it
+// slides, and a token at a time between them.
 template <class floatX>
-static void gpt_plan_sampling(GPT<floatX>* g, int context, bool slides) {
+static void gpt_plan_sampling(GPT<floatX>* g, size_t start, size_t end) {
     const int T = g->T, C = g->config.channels, NH = g->config.num_heads;
     const DType X = dtype_of<floatX>();
     GemmShape s = head_shape(PASS_FPROP, 1, C, g->config.padded_vocab_size, X);
     gemm_plan_or_fail(g->dev, &s, "gemm sampling");
-    for (int rows : {gpt_decode_rows(g), sample_padded_length(context, T), slides ? sample_padded_length(T / 2 + 1, T) : 0}) {
+    const int passes[3] = {gpt_decode_rows(g), sample_padded_length(sample_context(start, T), T), end > (size_t)T ? sample_padded_length(T / 2 + 1, T) : 0};
+    for (int pass = 0; pass < 3; pass++) {
+        const int rows = passes[pass];
         if (!rows) { continue; }
         for (int i = 0; i < NUM_LINEARS; i++) {
             s = gpt_linear_shape(g, PASS_FPROP, i, rows);
             gemm_plan_or_fail(g->dev, &s, linear_names[i]);
         }
         for (int heads : {attention_group(NH, rows), NH % attention_group(NH, rows)}) {
-            if (!heads || rows == gpt_decode_rows(g)) { continue; }
+            if (!heads || pass == 0) { continue; }  // attention_decode has no products
             s = attention_scores_shape(X, heads, rows, C / NH, 3 * C, 3 * C);
             gemm_plan_or_fail(g->dev, &s, "gemm attention");
             s = attention_apply_shape(X, heads, rows, C / NH, false, 3 * C, C);
@@ -1033,11 +1039,22 @@ static void run_adopt_checkpoint(Run* run, int num_ranks) {
     fileCheck(input_file_read(&file, head, sizeof(head), &error), &error);
     input_file_close(&file);
     run->llmc_state = head[0] == LLMC_STATE_MAGIC;
+    ModelHeader config;
+    uint32_t file_dtype;
+    uint64_t count;
+    checkpoint_model_path(path, o->output_dir, run->resumed_step);
+    fileCheck(model_file_read_header(path, gpt_count_parameters, &config, &file_dtype, &count, &error), &error);
+    if (file_dtype == FILE_F32 && o->dtype != OPT_DTYPE_FLOAT32) {  // its parameters are the masters
+        const bool keeps = !options_is_set(o, "master_dtype");
+        if (keeps) { o->master_dtype = OPT_MASTER_FLOAT32; }
+        printf("resume: the weights of the checkpoint are float32: %s\n", o->master_dtype == OPT_MASTER_FLOAT32 ? "they become the masters" : "they are rounded to bfloat16");
+    }
+    checkpoint_state_path(path, o->output_dir, run->resumed_step, 0);
     if (!run->llmc_state) {
         StateReader r;
         fileCheck(state_read_open(&r, path, &error), &error);
         for (const OptionDiff& d : options_diff(r.config, options_to_text(o))) {
-            if ((d.name != "data_order" && d.name != "master_dtype") || !d.in_before || options_is_set(o, d.name.c_str())) { continue; }
+            if ((d.name != "data_order" && (d.name != "master_dtype" || file_dtype == FILE_F32)) || !d.in_before || options_is_set(o, d.name.c_str())) { continue; }
             const OptionSpec* spec = option_find(d.name.c_str(), d.name.size());
             option_store(o, spec, option_long_name(spec).c_str(), d.before.c_str());  // a choice: nothing points into d
             printf("resume: %s stays %s, as in the checkpoint\n", option_long_name(spec).c_str(), d.before.c_str());
@@ -1046,7 +1063,7 @@ static void run_adopt_checkpoint(Run* run, int num_ranks) {
         return;
     }
     run->order_ranks = num_ranks;
-    printf("the checkpoint is llm.c's, of %d process%s: its moments, masters and place in the data are taken over\n", num_ranks, num_ranks > 1 ? "es" : "");
+    printf("the checkpoint is llm.c's, of %d process%s\n", num_ranks, num_ranks > 1 ? "es" : "");
     if (!options_is_set(o, "data_order")) { o->data_order = OPT_ORDER_LLMC; }
     if (head[4] == 1 && !options_is_set(o, "master_dtype")) { o->master_dtype = OPT_MASTER_FLOAT32; }
 }
@@ -1079,7 +1096,7 @@ static void run_load_llmc_state(Run* run, GPT<floatX>* g) {
     if (o->data_order == OPT_ORDER_LLMC && !s.shuffle) {  // that run repeated one batch (-a 1): it has no place in the data
         run->position = 0;
         if (!o->overfit_single_batch) { printf("resume: llm.c's run repeated one batch (-a 1); now the data starts from its beginning\n"); }
-    } else if (o->data_order == OPT_ORDER_LLMC && !o->overfit_single_batch) {
+    } else if (o->data_order == OPT_ORDER_LLMC) {  // with -a 1 too: a later resume without it goes on from there
         const uint64_t unit = (uint64_t)o->batch_size * o->seq_len * s.num_ranks;
         require(run->total_tokens % unit == 0, "give the --total-batch-tokens (-d) and --batch-size (-b) that the run had", "--total-batch-tokens %llu is no multiple of %llu, "
                 "one batch of each of the %d processes that llm.c's run had", (unsigned long long)run->total_tokens, (unsigned long long)unit, s.num_ranks);
@@ -1107,7 +1124,7 @@ static void run_load_state(Run* run, GPT<floatX>* g, uint64_t model_digest) {
     for (const OptionDiff& d : options_diff(r.config, options_to_text(&run->opt))) {
         if (d.name == "resume") { continue; }
         const OptionSpec* spec = option_find(d.name.c_str(), d.name.size());
-        printf("resume: %s was %s, is %s\n", spec ? option_long_name(spec).c_str() : d.name.c_str(), d.before.c_str(), d.after.c_str());
+        printf("resume: %s was %.100s, is %.100s\n", spec ? option_long_name(spec).c_str() : d.name.c_str(), d.before.c_str(), d.after.c_str());
     }
     RunRecord record;
     fileCheck(state_read_section(&r, "run", FILE_U64, sizeof(record) / 8, &record, &error), &error);
@@ -1164,8 +1181,8 @@ static void run_load_state(Run* run, GPT<floatX>* g, uint64_t model_digest) {
 
 // ---------------------------------------------------------------------------- [I] evaluation and sampling
 
-// A batch of the host to the device and through the model, without gradients; acts.losses (N) then holds the loss of every position. Waits for the
-// batch to be copied only: inputs and targets may be changed after the stream was waited for.
+// A batch of the host to the device and through the model, without gradients; acts.losses (N) then holds the loss of every position. Enqueues only:
+// inputs and targets may change once the stream was waited for.
 template <class floatX>
 static void gpt_evaluate(GPT<floatX>* g, const int* inputs, const int* targets) {
     cudaStream_t stream = g->dev->stream;
@@ -1212,7 +1229,7 @@ static void run_open_eval(Run* run, int vocab_size) {
     if (!o->hellaswag) { return; }
     run->has_eval = eval_loader_init(&run->eval, o->eval_data, o->seq_len, vocab_size, 0, 1, &error);
     if (run->has_eval) { return; }
-    if (error.code != ENOENT) { fileCheck(false, &error); }
+    if (error.code != ENOENT || options_is_set(o, "eval_data")) { fileCheck(false, &error); }
     printf("HellaSwag eval not found at %s, skipping its evaluation\nYou can run `python3 dev/data/hellaswag.py` to make it, then use it with `-h 1`.\n", o->eval_data);
 }
 
@@ -1267,7 +1284,7 @@ static double clock_ms(void) {
     return t.tv_sec * 1e3 + t.tv_nsec * 1e-6;
 }
 
-// What samples start from: the prompt (\\n, \\t and \\\\ are a newline, a tab and a backslash), or the end-of-text token (bytes: a newline).
+// What samples start from: the prompt (\n, \t and \\ are a newline, a tab and a backslash), or the end-of-text token (bytes: a newline).
 static void run_open_prompt(Run* run, int vocab_size) {
     const Options* o = &run->opt;
     Tokenizer* t = &run->tokenizer;
@@ -1288,6 +1305,9 @@ static void run_open_prompt(Run* run, int vocab_size) {
     tokenizer_encode_free(&encoder);
 }
 
+// With how many tokens a sample ends.
+static size_t run_sample_end(const Run* run) { return run->opt.sample_length + (run->opt.prompt[0] ? run->sample_start.size() : 0); }
+
 // Samples --sample-length tokens: after a prompt so many, or until the text ends; without one the start token counts, as in llm.c. A full context
 // slides by half. The same seed gives the same text for the same weights.
 template <class floatX>
@@ -1298,14 +1318,13 @@ static void run_sample(Run* run, GPT<floatX>* g) {
     std::vector<float> logits;
     uint64_t rng = o->sample_seed;
     const bool prompted = o->prompt[0] != 0;
-    const size_t end = prompted ? tokens.size() + o->sample_length : o->sample_length;
+    const size_t end = run_sample_end(run);
     int cached = 0, sampled = 0;
     const double begin = clock_ms();
     printf("generating:\n---\n");
     if (prompted) { for (int id : tokens) { tokenizer_print(t, stdout, id); } }
     while (tokens.size() < end) {
-        int context = (int)tokens.size(), T = g->T;
-        if (context > T) { context = T / 2 + (context - T - 1) % (T - T / 2) + 1; }
+        const int context = sample_context(tokens.size(), g->T);
         if (context <= cached) { cached = 0; }  // it slid
         gpt_next_logits(g, tokens.data() + tokens.size() - context, context, &cached, &logits);
         int next = sample_softmax(logits.data(), g->config.vocab_size, random_f32(&rng), o->temperature, o->top_k);
@@ -1318,7 +1337,8 @@ static void run_sample(Run* run, GPT<floatX>* g) {
     }
     tokenizer_print_end(t);
     printf("\n---\n");
-    if (sampled) { printf("sampled %d tokens after %zu: %.0f tokens/s\n", sampled, run->sample_start.size(), sampled / (clock_ms() - begin) * 1e3); }
+    const double rate = sampled / (clock_ms() - begin) * 1e3;
+    if (sampled) { printf("sampled %d tokens after %zu: %.*f tokens/s\n", sampled, run->sample_start.size(), rate < 10 ? 2 : 0, rate); }
     fflush(stdout);
 }
 
@@ -1420,16 +1440,16 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
     if (run->step % o->log_every == 0 || run->step == run->num_steps) {
         const ModelHeader* c = &g->config;
         char mfu[32] = "n/a bf16 MFU";  // no peak is known: another GPU than mfu.h has, or the CPU device
-        if (g->dev->peak) { snprintf(mfu, sizeof(mfu), "%.1f%% bf16 MFU", 100.0 * mfu_share(g->dev->peak, (double)g->num_parameters, c->num_layers, c->channels, T, run->total_tokens / ms * 1e3)); }
+        if (g->dev->peak) { snprintf(mfu, sizeof(mfu), "%.1f%% bf16 MFU", 100.0 * (sizeof(floatX) == 4 ? 2 : 1) /* TF32 has half the peak */ * mfu_share(g->dev->peak, (double)g->num_parameters, c->num_layers, c->channels, T, run->total_tokens / ms * 1e3)); }
         printf("step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %s | %.0f tok/s\n", run->step, run->num_steps, loss, loss_z, norm, norm_z, lr, ms,
                mfu, tokens_per_second);  // llm.c's line, which other programs read: what is new has lines of its own
-        if (run->has_gpu_info && run->step % o->gpu_info_every == 0) { gpu_info_print(&run->gpu_info, stdout); }
         if (run->step < run->num_steps && run->ms_count > 1 && clock_ms() - run->eta_printed_ms >= 20e3) {
             printf("%18sETA %s\n", "", duration_text((run->num_steps - run->step) * (double)run->total_tokens / tokens_per_second).c_str());
             run->eta_printed_ms = clock_ms();
         }
         fflush(stdout);
     }
+    if (run->has_gpu_info && run->step % o->gpu_info_every == 0) { gpu_info_print(&run->gpu_info, stdout); }
     if (g->fp8 && o->fp8_stats_every && run->step % o->fp8_stats_every == 0) { run_print_fp8_stats(g); }
 }
 
@@ -1487,10 +1507,10 @@ static void run_open_data(Run* run, int vocab_size) {
 // llm.c's parameter table from the device on, then what only this program has.
 template <class floatX>
 static void run_print_model(Run* run, GPT<floatX>* g, const char* origin) {
-    Options* o = &run->opt;
+    const Options* o = &run->opt;
     const ModelHeader* c = &g->config;
     options_print_row(stdout, "device", "%s", run->dev.props.name);
-    if (run->dev.peak) { options_print_row(stdout, "peak TFlops", "%.1f", run->dev.peak->bf16); } else { options_print_row(stdout, "peak TFlops", "n/a"); }
+    if (run->dev.peak) { options_print_row(stdout, "peak TFlops", "%.1f", run->dev.peak->bf16 / (sizeof(floatX) == 4 ? 2 : 1)); } else { options_print_row(stdout, "peak TFlops", "n/a"); }
     options_print_row(stdout, "precision", "%s", g->fp8 ? "FP8" : sizeof(floatX) == 2 ? "BF16" : run->dev.tf32 ? "TF32" : "FP32");
     options_print_rule(stdout);
     options_print_row(stdout, "weight init method", "%s", run->resumed_step >= 0 ? "intermediate checkpoint" : origin);
@@ -1510,12 +1530,9 @@ static void run_print_model(Run* run, GPT<floatX>* g, const char* origin) {
         options_print_rule(stdout);
     }
     if (o->zero_stage == 0) { printf("| Zero Optimization is disabled                                              |\n"); }
-    if (o->zero_stage >= 2) {
-        printf("| Disabling Zero Optimization, Zero Stage2 and Stage3 are not yet supported  |\n");
-        o->zero_stage = 0;
-    }
+    if (o->zero_stage >= 2) { printf("| Disabling Zero Optimization, Zero Stage2 and Stage3 are not yet supported  |\n"); }
     options_print_row(stdout, "num_processes", "%d", o->num_processes);
-    options_print_row(stdout, "zero_stage", "%d", o->zero_stage);
+    options_print_row(stdout, "zero_stage", "%d", o->zero_stage >= 2 ? 0 : o->zero_stage);
     options_print_rule(stdout);
     if (!o->sample_only) { options_print_row(stdout, "tokens", "train %lld, val %lld", (long long)run->train.num_tokens, (long long)run->val.num_tokens); }
     options_print_rest(o, stdout);
@@ -1547,7 +1564,7 @@ static void run_main(Run* run, bool fp8) {
     else if (!gpt_sizes_given(o) && strlen(o->model) > 4 && !strcmp(o->model + strlen(o->model) - 4, ".bin")) { snprintf(model_path, sizeof(model_path), "%s", o->model); }
     ModelHeader config;
     if (model_path[0]) {
-        require(options_is_set(o, "model") || run->resumed_step >= 0 || access(model_path, F_OK) == 0, "train a new model with --model d12, or make the file: dev/eval/hf_gpt2.py imports GPT-2",
+        require(options_is_set(o, "model") || run->resumed_step >= 0 || access(model_path, F_OK) == 0, "train a new model with --model d12, or with --layers, --channels and --heads; or make the file: dev/eval/hf_gpt2.py imports GPT-2",
                 "there is no '%s', which --model (-e) names unless it is given", model_path);
         fileCheck(model_file_open(&file, model_path, gpt_count_parameters, &error), &error);
         config = file.header;
@@ -1559,12 +1576,13 @@ static void run_main(Run* run, bool fp8) {
     } else {
         config = gpt_config_from_options(o, run->tokenizer.ok ? (int)run->tokenizer.vocab_size : 0);
     }
-    require(!run->tokenizer.ok || (int)run->tokenizer.vocab_size <= config.vocab_size, "the data and the model must use the same vocabulary",
-            "the tokenizer has %u tokens, the model only %d", run->tokenizer.vocab_size, config.vocab_size);
-    if (o->sample_only) {
-        o->batch_size = 1;
-        if (!options_is_set(o, "seq_len")) { o->seq_len = config.max_seq_len; }
+    if (run->tokenizer.ok && (int)run->tokenizer.vocab_size > config.vocab_size) {
+        require(!o->tokenizer[0] && !o->prompt[0], "the tokenizer and the model must belong together", "the tokenizer '%s' has %u tokens, the model only %d", run->tokenizer_path.c_str(),
+                run->tokenizer.vocab_size, config.vocab_size);
+        printf("note: the tokenizer '%s' has %u tokens, the model only %d: it is not used\n", run->tokenizer_path.c_str(), run->tokenizer.vocab_size, config.vocab_size);
+        tokenizer_free(&run->tokenizer);
     }
+    if (o->sample_only && !options_is_set(o, "seq_len")) { o->seq_len = config.max_seq_len; }
     gpt_check_config(&config, o->batch_size, o->seq_len, fp8);
     if (!o->sample_only) { run_open_data(run, config.vocab_size); }
     if (!o->sample_only) { run_open_eval(run, config.vocab_size); }
@@ -1577,8 +1595,7 @@ static void run_main(Run* run, bool fp8) {
     run_print_model(run, g, model_path[0] ? model_path : gpt_sizes_given(o) ? "random" : o->model);
     if (!o->sample_only) { gpt_plan(g); }
     if (o->sample_every || o->sample_only) {
-        const size_t start = run->sample_start.size(), all = start + o->sample_length, T = g->T;
-        gpt_plan_sampling(g, (int)(start < T ? start : T), all > T);
+        gpt_plan_sampling(g, run->sample_start.size(), run_sample_end(run));
     }
     if (model_path[0]) { gpt_load_model(g, &file); }
     else if (o->init == OPT_INIT_FAST) { gpt_init_fast(g, o->seed); }

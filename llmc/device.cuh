@@ -62,7 +62,7 @@ inline void launch(dim3 grid, dim3 block, size_t smem, cudaStream_t stream, Args
     kernel<<<grid, block, smem, stream>>>(args...);
     cudaCheck(cudaGetLastError());
 }
-#define SHARED(type, name, n) __shared__ type name[n]
+#define SHARED(type, name, n) __shared__ __align__(16) type name[n]
 // one untyped symbol for all kernels, since an extern shared array has one type a name
 #define SHARED_DYN(type, name) extern __shared__ __align__(16) unsigned char shared_dyn_bytes[]; type* name = reinterpret_cast<type*>(shared_dyn_bytes)
 

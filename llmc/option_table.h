@@ -71,10 +71,10 @@ enum { OPT_NCCL_CHOICES(OPTION_CHOICE_ID) };
     OPT(master_dtype,         "w",  ENUM,   OPT_MASTER_BFLOAT16, CHOICES(OPT_MASTER_CHOICES), 0, "precision", "type of the master weights; bfloat16 rounds stochastically") \
     OPT(tf32,                 "f",  BOOL,   1,             0, 1,          "precision",   "allow TF32 tensor cores in float32") \
     OPT(fp8_stats_every,      "",   INT,    0,             0, 1000000000, "precision",   "print the float8 scaling statistics every so many steps; 0: never") \
-    OPT(val_every,            "v",  INT,    20,            0, 1000000000, "evaluation",  "validate every so many steps; 0: only at the end") \
+    OPT(val_every,            "v",  INT,    20,            -1, 1000000000, "evaluation",  "validate every so many steps; 0: only at the end") \
     OPT(val_steps,            "m",  INT,    20,            -1, 1000000000, "evaluation", "batches per validation; -1: all full batches of the set, 0: no validation") \
-    OPT(sample_every,         "s",  INT,    20,            0, 1000000000, "evaluation",  "print a sample every so many steps and at the end; 0: never") \
-    OPT(sample_length,        "g",  INT,    64,            1, 1048576,    "evaluation",  "tokens of a sample, the start token or the prompt included") \
+    OPT(sample_every,         "s",  INT,    20,            -1, 1000000000, "evaluation",  "print a sample every so many steps and at the end; 0: never") \
+    OPT(sample_length,        "g",  INT,    64,            1, 1048576,    "evaluation",  "tokens of a sample: after a prompt so many new ones, without one the start token counts") \
     OPT(prompt,               "",   STRING, "",            0, 1048576,    "evaluation",  "text that samples continue (write a newline as \\n); empty: they start from the end-of-text token") \
     OPT(sample_only,          "",   BOOL,   0,             0, 1,          "evaluation",  "load the model, print one sample, end: needs no data") \
     OPT(temperature,          "",   FLOAT,  1.0,           0, 100,        "evaluation",  "temperature of samples; 0: always the likeliest token") \
@@ -83,9 +83,9 @@ enum { OPT_NCCL_CHOICES(OPTION_CHOICE_ID) };
     OPT(hellaswag,            "h",  BOOL,   0,             0, 1,          "evaluation",  "answer the multiple-choice questions of --eval-data every --val-every steps and at the end") \
     OPT(eval_data,            "",   STRING, "dev/data/hellaswag/hellaswag_val.bin", 1, 4095, "evaluation", "questions with four answers in llm.c's format: HellaSwag, or MMLU and others written alike") \
     OPT(output_dir,           "o",  STRING, "",            0, 4000,       "checkpoints", "folder for the log and the checkpoints; empty: none are written") \
-    OPT(checkpoint_every,     "n",  INT,    0,             0, 1000000000, "checkpoints", "write a checkpoint every so many steps and at the end; 0: never") \
-    OPT(checkpoint_keep,      "nk", INT,    0,             0, 1000000000, "checkpoints", "keep only so many of the latest checkpoints; 0: all") \
-    OPT(checkpoint_major_every, "nm", INT,  0,             0, 1000000000, "checkpoints", "never delete the checkpoint of every so many steps; 0: no exception") \
+    OPT(checkpoint_every,     "n",  INT,    0,             -1, 1000000000, "checkpoints", "write a checkpoint every so many steps and at the end; 0: never") \
+    OPT(checkpoint_keep,      "nk", INT,    0,             -1, 1000000000, "checkpoints", "keep only so many of the latest checkpoints; 0: all") \
+    OPT(checkpoint_major_every, "nm", INT,  0,             -1, 1000000000, "checkpoints", "never delete the checkpoint of every so many steps; 0: no exception") \
     OPT(resume,               "y",  BOOL,   0,             0, 1,          "checkpoints", "continue from the latest complete checkpoint in the output folder, if there is one") \
     OPT(zero_stage,           "z",  INT,    0,             0, 3,          "processes",   "ZeRO stage: 0 none, 1 shards the optimizer's state; one process has nothing to shard") \
     OPT(num_processes,        "pn", INT,    1,             1, 65536,      "processes",   "number of processes that train together") \
@@ -132,6 +132,13 @@ static inline bool option_given_by_letter(const Options* o, int index) { return 
 // What one row cannot say. Ends the program (exit code 2) with a message, or settles it with a note. Called by options_parse.
 // Letters mean what llm.c means by them, also where the long name is stricter.
 static inline void options_check(Options* o) {
+    for (int* count : {&o->val_every, &o->sample_every, &o->checkpoint_every, &o->checkpoint_keep, &o->checkpoint_major_every, &o->gelu_fusion}) {
+        if (*count < 0) { *count = 0; }  // -1 is off, as in llm.c
+    }
+    if (o->sample_only) {  // one sequence, and no step
+        o->batch_size = 1;
+        o->total_batch_tokens = -1;
+    }
     int64_t micro_step = (int64_t)o->batch_size * o->seq_len;
     if (o->total_batch_tokens != -1 && (o->total_batch_tokens == 0 || o->total_batch_tokens % micro_step != 0)) {
         fail_usage("choose a multiple, or leave --total-batch-tokens out for one micro-step", "--total-batch-tokens %lld is not a multiple of "
@@ -152,7 +159,6 @@ static inline void options_check(Options* o) {
     }
     const float z_max = 11.269427f;  // sqrt(127): outlier_detector.h
     if (o->skip_loss_z > z_max || o->skip_grad_z > z_max) { fprintf(stderr, "note: no z-score exceeds %.3f: --skip-loss-z and --skip-grad-z above that never skip\n", z_max); }
-    if (o->gelu_fusion < 0) { o->gelu_fusion = 0; }
     if (o->nccl_init == OPT_NCCL_MPI && (o->num_processes > 1 || o->process_rank > 0)) {
         fprintf(stderr, "note: --num-processes and --process-rank do nothing with --nccl-init mpi: mpirun says them\n");
         o->num_processes = 1;

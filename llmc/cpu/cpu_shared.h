@@ -75,7 +75,7 @@ static __forceinline__ void* cpu_shared(CpuSharedSite* site, size_t bytes, size_
 
 #define CPU_SHARED(type, name, n) \
     static CpuSharedSite cpu_shared_site_##name = {0, #name, CPU_SITE}; \
-    type(&name)[n] = *reinterpret_cast<type(*)[n]>(cpu_shared(&cpu_shared_site_##name, sizeof(type[n]), alignof(type)))
+    type(&name)[n] = *reinterpret_cast<type(*)[n]>(cpu_shared(&cpu_shared_site_##name, sizeof(type[n]), alignof(type) < 16 ? 16 : alignof(type)))
 #define CPU_SHARED_DYN(type, name) type* name = reinterpret_cast<type*>(cpu_kernel_worker(CPU_SITE)->dynamic)
 
 #endif
