@@ -3,9 +3,12 @@
 #   NVCC   the CUDA compiler; NVCC= (empty) pretends there is none      ARCH    GPU architectures to build for, e.g. ARCH=90a or ARCH="80 90a"
 #   CXX    the C++ compiler of the CPU build                            CPU_ARCH  its -march (default native)
 #   ONEDNN auto, 0 or 1: GEMMs of the CPU build by oneDNN               WERROR  1: warnings are errors        TEXT  make train TEXT=my.txt
+#   NCCL, MPI  auto, 0 or 1: many GPUs by NCCL, processes started by OpenMPI
 CXX      := $(if $(filter default,$(origin CXX)),g++,$(CXX))
 CPU_ARCH ?= native
 ONEDNN   ?= auto
+NCCL     ?= auto
+MPI      ?= auto
 WERROR   ?= 0
 NVCC     ?= $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 NVCC     := $(NVCC)
@@ -19,18 +22,24 @@ gencode    = $(foreach a,$(1),-gencode arch=compute_$(a),code=sm_$(a))
 
 # oneDNN (libdnnl-dev): used where it beats our own GEMM (processors with AMX), never needed. auto = does it link?
 HAVE_ONEDNN := $(if $(filter auto,$(ONEDNN)),$(shell echo 'int main() { return !dnnl_version(); }' | $(CXX) -x c++ -include dnnl.h - -o /dev/null -ldnnl 2>/dev/null && echo 1),$(filter 1,$(ONEDNN)))
-LIBS        := $(if $(HAVE_ONEDNN),-ldnnl) -ldl
+# Many ranks. auto = is it there? The CPU build plays NCCL by itself.
+HAVE_MPI  := $(if $(filter auto,$(MPI)),$(shell mpicxx --showme:link >/dev/null 2>&1 && echo 1),$(filter 1,$(MPI)))
+HAVE_NCCL := $(if $(filter auto,$(NCCL)),$(if $(wildcard $(dir $(NVCC))../include/nccl.h /usr/include/nccl.h),1),$(filter 1,$(NCCL)))
+RANKS     := $(if $(HAVE_MPI),-DGPT_WITH_MPI $(filter -I%,$(shell mpicxx --showme:compile)))
+RANK_LIBS := $(if $(HAVE_MPI),$(filter-out -lmpi_cxx,$(filter -L% -l%,$(shell mpicxx --showme:link))))
+LIBS      := $(if $(HAVE_ONEDNN),-ldnnl) $(RANK_LIBS) -ldl
+GPU_LIBS  := -lcublasLt $(if $(HAVE_NCCL),-lnccl) $(RANK_LIBS) -ldl
 
 # -ffp-contract=off: a*b+c is rounded twice unless fmaf is written, so that results do not depend on the compiler's mood. -fno-math-errno and
 # -fno-trapping-math let loops vectorize and change no value. -fno-strict-aliasing: 16-byte packs are read over arrays of elements, as on a GPU.
 DEPS   = -MMD -MP -MT $@ -MF build/deps/$(subst /,_,$@).d
 WARN  := -Wall -Wextra -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror)
-HOST  := $(CXX) -x c++ -std=c++17 -march=$(CPU_ARCH) -ffp-contract=off -fno-math-errno -fno-trapping-math -fno-strict-aliasing -fopenmp $(WARN) -Illmc/cpu -I.
-CPU   := $(HOST) -O3 $(if $(HAVE_ONEDNN),-DGPT_WITH_ONEDNN)
+HOST  := $(CXX) -x c++ -std=c++17 -march=$(CPU_ARCH) -ffp-contract=off -fno-math-errno -fno-trapping-math -fno-strict-aliasing -fopenmp $(WARN) -Illmc/cpu -I. $(if $(filter 0,$(NCCL)),,-DGPT_WITH_NCCL)
+CPU   := $(HOST) -O3 $(RANKS) $(if $(HAVE_ONEDNN),-DGPT_WITH_ONEDNN)
 ASAN  := $(HOST) -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
 NVCC_WARN := -Xptxas -warn-spills -Xcompiler -fopenmp,-Wall,-Wextra,-Wno-unknown-pragmas
-GPU    = $(NEED_NVCC)$(NVCC) -O3 -std=c++17 -lineinfo $(NVCC_WARN) -I. $(call gencode,$(ARCH))
-FATBIN = $(NEED_NVCC)$(NVCC) -O3 -std=c++17 -lineinfo $(NVCC_WARN) -I. $(call gencode,$(KNOWN_ALL)) -Werror all-warnings
+GPU    = $(NEED_NVCC)$(NVCC) -O3 -std=c++17 -lineinfo $(NVCC_WARN) -I. $(if $(HAVE_NCCL),-DGPT_WITH_NCCL) $(RANKS) $(call gencode,$(ARCH))
+FATBIN = $(NEED_NVCC)$(NVCC) -O3 -std=c++17 -lineinfo $(NVCC_WARN) -I. $(if $(HAVE_NCCL),-DGPT_WITH_NCCL) $(RANKS) $(call gencode,$(KNOWN_ALL)) -Werror all-warnings
 NEED_NVCC = $(if $(NVCC),,$(error no nvcc found: install the CUDA toolkit (12.2 or newer), or say where it is (NVCC=/path/to/nvcc), or build for the CPU (make cpu)))
 
 vpath %.cu dev/test dev
@@ -58,7 +67,7 @@ test:                       ## every test and check; one closing line for all
 test-asan:                  ## the tests under the address and undefined-behaviour sanitizers, tiny shapes
 	@dev/run_tests.sh asan
 reference:                  ## compare with PyTorch: install Debian's if there is none, make the reference's fixtures again
-	@python3 -c 'import torch, numpy' 2>/dev/null || scripts/setup.sh python3-torch python3-numpy libopenblas0-pthread; python3 dev/check_reference.py --required
+	@python3 -B dev/reference/make_fixtures.py --help >/dev/null 2>&1 || scripts/setup.sh python3-torch python3-numpy libopenblas0-pthread; python3 dev/check_reference.py --required
 bench: $(if $(filter train_gpt_fp8,$(TRAINER)),build/gpu/bench,build/bench)  ## tokens/s and time by kernel class
 	@$< $(BENCH_ARGS)
 unit-tests: $(TESTS:%=build/%) $(GPT_TEST:%=build/%)                  ## build the unit tests, into build
@@ -71,13 +80,13 @@ build/flags/%: FORCE  # every target depends on the flags it was built with: oth
 train_gpt_fp8_cpu test_gpt_fp8_cpu: %_cpu: %.cu build/flags/CPU
 	$(CPU) $(DEPS) $< -o $@ $(LIBS)
 train_gpt_fp8 test_gpt_fp8: %: %.cu build/flags/GPU
-	$(GPU) $(DEPS) $< -o $@ -lcublasLt -ldl
+	$(GPU) $(DEPS) $< -o $@ $(GPU_LIBS)
 build/%: %.cu build/flags/CPU
 	$(CPU) $(DEPS) $< -o $@ $(LIBS)
 build/asan/%: %.cu build/flags/ASAN
 	$(ASAN) $(DEPS) $< -o $@
 build/gpu/%: %.cu build/flags/GPU
-	$(GPU) $(DEPS) $< -o $@ -lcublasLt -ldl
+	$(GPU) $(DEPS) $< -o $@ $(GPU_LIBS)
 build/compile/%.o: %.cu build/flags/FATBIN
 	$(FATBIN) $(DEPS) -c $< -o $@
 -include $(wildcard build/deps/*.d)

@@ -5,7 +5,8 @@
  *
  * [A] dimensions and constraints        [B] tensors and memory        [C] parameters: initial values, load, save
  * [D] forward                           [E] backward                  [F] optimizer
- * [H] checkpoint and resume             [I] evaluation and sampling   [J] main loop
+ * [G] a run and its ranks               [H] checkpoint and resume     [I] evaluation and sampling
+ * [J] main loop
  *
  * Notation: B sequences of T tokens a micro-step, N = B*T; C channels, NH heads of hs = C/NH; V tokens, Vp padded; L layers. Matrices are
  * (out, in): y = x W^T + b. Accumulation: parameter gradients +=, activation gradients =, the residual stream's gradient +=.
@@ -16,7 +17,15 @@
 #include <math.h>
 #include <signal.h>
 #include <time.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+#ifdef GPT_WITH_MPI
+#define OMPI_SKIP_MPICXX 1
+#include <mpi.h>
+#endif
 #include <string>
+#include <thread>
 #include <vector>
 
 // defines: require, fail, fail_usage, mallocCheck, CEIL_DIV, ROUND_UP
@@ -39,10 +48,16 @@
 #include "llmc/sampler.h"
 // defines: OutlierDetector, outlier_detector_update, outlier_detector_skips
 #include "llmc/outlier_detector.h"
-// defines: ModelHeader, model_file_open, model_file_write_begin, StateWriter, StateReader, state_write_begin, state_read_open
+// defines: ModelHeader, model_file_open, model_file_read, model_file_read_header, StateWriter, StateReader, state_write_section, state_read_section
 #include "llmc/formats.h"
-// defines: checkpoint_find_latest
+// defines: StateSet, StateSetWriter, state_set_open, state_set_read, state_set_write_begin, state_set_write_end, state_set_write_commit
+#include "llmc/state_set.h"
+// defines: checkpoint_find_latest, checkpoint_find_before, checkpoint_verify, checkpoint_begin, checkpoint_done, checkpoint_prune
 #include "llmc/checkpoint.h"
+// defines: Ranks, ranks_init
+#include "llmc/ranks.h"
+// defines: Control, control_start, control_barrier, control_broadcast, control_all_gather, control_agree, control_note, control_fail, control_finish
+#include "llmc/control.h"
 // defines: LlmcState, llmc_state_open, llmc_state_begin, llmc_state_next, llmc_state_close
 #include "llmc/llmc_state.h"
 // defines: Logger, logger_init
@@ -57,6 +72,8 @@
 #include "llmc/gpu_info.h"
 // defines: mfu_share, mfu_flops, mfu_speed_of_light
 #include "llmc/mfu.h"
+// defines: Comm, comm_init, comm_fork, comm_join, comm_all_reduce, comm_reduce_scatter, comm_reduce_scatter_exact, comm_all_gather
+#include "llmc/comm.cuh"
 // defines: GemmShape, gemm, gemm_plan_or_fail, Operand, linear_forward, linear_dgrad, linear_wgrad, linear_forward_gelu, linear_dgrad_gelu
 #include "llmc/matmul.cuh"
 // defines: encoder_forward, encoder_backward, encoder_group_tokens
@@ -75,9 +92,9 @@
 #include "llmc/fp8_recipes.h"
 // defines: Fp8Scaling, fp8_scaling_init, fp8_scaling_begin, fp8_scaling_check
 #include "llmc/fp8_scaling.h"
-// defines: fp8_quantize
+// defines: fp8_quantize, fp8_transpose
 #include "llmc/fp8_quantize.cuh"
-// defines: adamw_update, AdamWParams, init_fast
+// defines: adamw_update_shard, AdamWParams, AdamWLayout, init_fast
 #include "llmc/adamw.cuh"
 // defines: sum_squares, sum_all
 #include "llmc/global_norm.cuh"
@@ -183,6 +200,11 @@ typedef struct {
     bool residual, decay;
     size_t part, size;        // elements of one layer, of all
     size_t offset;            // elements before this tensor in the model file
+    // among P ranks, set by gpt_shard_specs; with one rank a layer is one shard, without padding
+    size_t shard, stride;     // elements of a shard of one layer; from layer to layer of the parameter and its gradient: whole shards
+    bool sharded;             // ZeRO-1: a rank reduces, updates and keeps the optimizer's state of its shard only
+    size_t first, held;       // of a layer, the elements whose optimizer state this rank has
+    size_t state_stride;      // from layer to layer of that state
 } ParamSpec;
 
 // Fills spec[NUM_PARAMS]; returns the number of parameters.
@@ -191,7 +213,7 @@ static uint64_t gpt_param_specs(ParamSpec* spec, const ModelHeader* c) {
     int i = 0;
     uint64_t total = 0;
 #define PARAM_SPEC(name, rows, cols, per_layer, linear, init, residual, decay, doc) \
-    spec[i++] = {#name, rows, cols, per_layer ? c->num_layers : 1, linear, init, residual, decay, 0, 0, 0};
+    spec[i++] = {#name, rows, cols, per_layer ? c->num_layers : 1, linear, init, residual, decay, 0, 0, 0, 0, 0, false, 0, 0, 0};
     PARAM_TABLE(PARAM_SPEC)
 #undef PARAM_SPEC
     for (i = 0; i < NUM_PARAMS; i++) {
@@ -207,11 +229,29 @@ static uint64_t gpt_count_parameters(const ModelHeader* c) {
     return gpt_param_specs(spec, c);
 }
 
+// Deals the parameters out to `size` ranks. A layer's matrix is cut in equal shards of whole 256 elements, the last of which may be short or empty: 16 x 16 is
+// what the quantize kernel takes. Layernorms and biases are small: every rank has all of them.
+static void gpt_shard_specs(ParamSpec* spec, int rank, int size, int zero_stage) {
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        ParamSpec* s = &spec[p];
+        const bool matrix = s->rows > 1 && size > 1;
+        s->shard = matrix ? ROUND_UP(CEIL_DIV(s->part, (size_t)size), (size_t)256) : s->part;
+        s->stride = matrix ? s->shard * size : s->part;
+        s->sharded = matrix && zero_stage == 1;
+        s->first = !s->sharded ? 0 : s->shard * rank < s->part ? s->shard * rank : s->part;
+        s->held = !s->sharded ? s->part : s->part - s->first < s->shard ? s->part - s->first : s->shard;
+        s->state_stride = s->sharded ? s->shard : s->part;
+    }
+}
+
 static const ParamId linear_weight[NUM_LINEARS] = {P_qkvw, P_attprojw, P_fcw, P_fcprojw};
 static const ParamId linear_bias[NUM_LINEARS] = {P_qkvb, P_attprojb, P_fcb, P_fcprojb};
 
 // Elements from one layer's qkv to the next: a multiple of 128, so that each is aligned whatever the number of tokens in it.
 #define QKV_STRIDE(N, C) ROUND_UP((N) * 3 * (C), (size_t)128)
+
+// Sums of an optimizer step; those before SCALAR_REST are added over the ranks. STOP, SAVE: ranks that were told to end, that want a checkpoint.
+enum { SCALAR_LOSS, SCALAR_STOP, SCALAR_SAVE, SCALAR_SHARDS, SCALAR_REST, NUM_SCALARS };
 
 // Every activation and scratch buffer. count in elements; fp8 marks buffers that exist for float8 only, plain those that exist otherwise only.
 // "saved" live from forward to backward, "scratch" die within a layer. r: recompute level; keep = 1 if the transposed copy is what is saved.
@@ -248,7 +288,7 @@ static const ParamId linear_bias[NUM_LINEARS] = {P_qkvb, P_attprojb, P_fcb, P_fc
     X(dwide,      floatX,  N * 4 * C,                                 both,   MEM_SCRATCH) /* gradient of g, h, qkv; qkv of a token that is sampled, DECODE_ROWS rows */ \
     X(partial,    float,   column_sum_partials((int)N, (int)(4 * C)), both,   MEM_SCRATCH) \
     X(norm_partial, float, norm_blocks,                               both,   MEM_SCRATCH) \
-    X(scalars,    float,   2,                                         both,   MEM_SCRATCH) /* loss sum, sum of squares */
+    X(scalars,    float,   NUM_SCALARS,                               both,   MEM_SCRATCH)
 
 template <class floatX>
 struct Activations {
@@ -261,6 +301,8 @@ struct Activations {
 template <class floatX>
 struct GPT {
     Device* dev;
+    Comm* comm;                        // the ranks that train together
+    Comm alone;                        // one rank, for who has no other
     ModelHeader config;
     ParamSpec spec[NUM_PARAMS];
     uint64_t num_parameters;
@@ -320,10 +362,10 @@ static LayerBuffers<floatX> gpt_layer(GPT<floatX>* g, int l, size_t N) {
 }
 
 // A parameter, a gradient, of layer l.
-template <class floatX> static floatX* gpt_param(GPT<floatX>* g, ParamId p, int l) { return g->param[p] + (size_t)l * g->spec[p].part; }
-template <class floatX> static floatX* gpt_grad_weight(GPT<floatX>* g, ParamId p, int l) { return (floatX*)g->grad[p] + (size_t)l * g->spec[p].part; }
-template <class floatX> static float* gpt_grad_f32(GPT<floatX>* g, ParamId p, int l) { return (float*)g->grad[p] + (size_t)l * g->spec[p].part; }
-template <class floatX> static size_t gpt_grad_bytes(GPT<floatX>* g, int p) { return g->spec[p].size * (g->spec[p].linear >= 0 ? sizeof(floatX) : sizeof(float)); }
+template <class floatX> static floatX* gpt_param(GPT<floatX>* g, ParamId p, int l) { return g->param[p] + (size_t)l * g->spec[p].stride; }
+template <class floatX> static floatX* gpt_grad_weight(GPT<floatX>* g, ParamId p, int l) { return (floatX*)g->grad[p] + (size_t)l * g->spec[p].stride; }
+template <class floatX> static float* gpt_grad_f32(GPT<floatX>* g, ParamId p, int l) { return (float*)g->grad[p] + (size_t)l * g->spec[p].stride; }
+template <class floatX> static size_t gpt_grad_bytes(GPT<floatX>* g, int p) { return g->spec[p].layers * g->spec[p].stride * (g->spec[p].linear >= 0 ? sizeof(floatX) : sizeof(float)); }
 
 #define LOGITS_BYTES (256u << 20)  // of one chunk of the head: large enough for full-speed products, small beside the activations
 
@@ -333,31 +375,53 @@ static size_t gpt_head_rows(size_t N, size_t Vp, size_t element_bytes) {
     return fit >= N ? N : fit < 128 ? (N < 128 ? N : 128) : fit / 128 * 128;
 }
 
+// Partial sums of squares: of what this rank alone has first (shards), then of what all have.
+static int gpt_norm_blocks(const ParamSpec* spec, bool sharded) {
+    int blocks = 0;
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        if (spec[p].sharded != sharded) { continue; }
+        blocks += sharded ? spec[p].layers * sum_squares_blocks(spec[p].held) : sum_squares_blocks(spec[p].layers * spec[p].stride);
+    }
+    return blocks;
+}
+
 template <class floatX>
-static void gpt_init(GPT<floatX>* g, Device* dev, const ModelHeader* config, bool fp8, const Fp8Recipe* recipe, bool has_master) {
+static void gpt_init(GPT<floatX>* g, Device* dev, Comm* comm, const ModelHeader* config, bool fp8, const Fp8Recipe* recipe, bool has_master, int zero_stage) {
     memset((void*)g, 0, sizeof(*g));
     g->dev = dev;
+    g->comm = comm;
     g->config = *config;
     g->num_parameters = gpt_param_specs(g->spec, config);
+    gpt_shard_specs(g->spec, comm->rank, comm->size, zero_stage);
     g->fp8 = fp8;
     g->fp8_keep_t = !device_fp8_any_layout(dev);
     g->has_master = has_master && sizeof(floatX) == 2;
-    for (int p = 0; p < NUM_PARAMS; p++) { g->param[p] = (floatX*)device_alloc(dev, MEM_PARAMETERS, g->spec[p].name, g->spec[p].size * sizeof(floatX)); }
+    for (int p = 0; p < NUM_PARAMS; p++) { g->param[p] = (floatX*)device_alloc(dev, MEM_PARAMETERS, g->spec[p].name, g->spec[p].layers * g->spec[p].stride * sizeof(floatX)); }
     if (fp8) {
         fp8_scaling_init(&g->scaling, recipe, config->num_layers);
         for (int i = 0; i < NUM_LINEARS; i++) {
-            size_t bytes = g->spec[linear_weight[i]].size;
-            g->wk[i] = (uint8_t*)device_alloc(dev, MEM_FP8_WEIGHTS, linear_names[i], bytes);
-            g->wt[i] = g->fp8_keep_t ? (uint8_t*)device_alloc(dev, MEM_FP8_WEIGHTS, linear_names[i], bytes) : NULL;
+            const ParamSpec* s = &g->spec[linear_weight[i]];
+            g->wk[i] = (uint8_t*)device_alloc(dev, MEM_FP8_WEIGHTS, linear_names[i], s->layers * s->stride);
+            g->wt[i] = g->fp8_keep_t ? (uint8_t*)device_alloc(dev, MEM_FP8_WEIGHTS, linear_names[i], s->size) : NULL;
         }
     }
+}
+
+// The same for one rank.
+template <class floatX>
+static void gpt_init(GPT<floatX>* g, Device* dev, const ModelHeader* config, bool fp8, const Fp8Recipe* recipe, bool has_master) {
+    Comm alone;
+    comm_init(&alone, dev, 0, 1, NULL, false);
+    gpt_init(g, dev, &alone, config, fp8, recipe, has_master, 0);
+    g->alone = alone;
+    g->comm = &g->alone;
 }
 
 template <class floatX>
 static void gpt_alloc_training(GPT<floatX>* g) {
     for (int p = 0; p < NUM_PARAMS; p++) {
         const char* name = g->spec[p].name;
-        size_t bytes = g->spec[p].size * sizeof(float);
+        size_t bytes = g->spec[p].layers * g->spec[p].state_stride * sizeof(float);
         g->grad[p] = device_alloc(g->dev, MEM_GRADIENTS, name, gpt_grad_bytes(g, p));
         g->m[p] = (float*)device_alloc(g->dev, MEM_OPTIMIZER, name, bytes);
         g->v[p] = (float*)device_alloc(g->dev, MEM_OPTIMIZER, name, bytes);
@@ -376,8 +440,7 @@ static void gpt_alloc_activations(GPT<floatX>* g, int batch, int seq_len, int re
     g->recompute = recompute;
     const size_t head_rows = gpt_head_rows(N, Vp, sizeof(floatX));
     g->head_rows = (int)head_rows;
-    size_t norm_blocks = 0;
-    for (int p = 0; p < NUM_PARAMS; p++) { norm_blocks += sum_squares_blocks(g->spec[p].size); }
+    const size_t norm_blocks = gpt_norm_blocks(g->spec, true) + gpt_norm_blocks(g->spec, false);
     Activations<floatX>* a = &g->acts;
     const bool both = true, fp8 = g->fp8, plain = !g->fp8;
 #define ACT_ALLOC(name, type, elements, when, cls) a->name = (when) ? (type*)device_alloc(g->dev, cls, #name, (elements) * sizeof(type)) : NULL;
@@ -458,16 +521,26 @@ static void gpt_init_fast(GPT<floatX>* g, uint64_t seed) {
         const ParamSpec* s = &g->spec[p];
         float std = s->init > 0 ? (float)s->init * (s->residual ? 1.0f / sqrtf(2.0f * g->config.num_layers) : 1.0f) : 0.0f;
         size_t used = p == P_wte ? (size_t)g->config.vocab_size * s->cols : s->size;
-        init_fast(g->param[p], s->init < 0 ? (float)(-s->init - 1.0) : 0.0f, std, s->size, used, noise_key(seed, 0, 0, NOISE_INIT, p), g->dev->stream);
+        for (int l = 0; l < s->layers; l++) {  // noise by element of the tensor: layer after layer
+            init_fast(gpt_param(g, (ParamId)p, l), s->init < 0 ? (float)(-s->init - 1.0) : 0.0f, std, s->part, used - l * s->part, noise_key(seed, 0, l, NOISE_INIT, p), g->dev->stream);
+        }
     }
 }
 
-// Calls fn(tensor, first element, elements) for pieces of all parameters that fit a bounded host buffer, in the order of the model file.
+// Calls fn(tensor, layer, first element of the layer, elements) for pieces of all parameters that fit a bounded host buffer, in the order of the model file.
 template <class F>
 static void gpt_for_pieces(const ParamSpec* spec, F fn) {
     for (int p = 0; p < NUM_PARAMS; p++) {
-        for (size_t at = 0; at < spec[p].size; at += COPY_CHUNK) { fn(p, at, spec[p].size - at < COPY_CHUNK ? spec[p].size - at : COPY_CHUNK); }
+        for (int l = 0; l < spec[p].layers; l++) {
+            for (size_t at = 0; at < spec[p].part; at += COPY_CHUNK) { fn(p, l, at, spec[p].part - at < COPY_CHUNK ? spec[p].part - at : COPY_CHUNK); }
+        }
     }
+}
+// Copies what this rank holds of values (n) f32, elements at.. of layer l of tensor p, into the optimizer's state `to` on the device.
+static void gpt_put_state(const ParamSpec* s, float* to, int l, size_t at, const float* values, size_t n) {
+    size_t begin = at > s->first ? at : s->first, end = at + n < s->first + s->held ? at + n : s->first + s->held;
+    if (begin >= end) { return; }
+    cudaCheck(cudaMemcpy(to + l * s->state_stride + (begin - s->first), values + (begin - at), (end - begin) * sizeof(float), cudaMemcpyHostToDevice));
 }
 
 // All parameters from an open model file of the same dimensions; its type may differ from ours. FP32 masters take the file's values unrounded.
@@ -476,31 +549,16 @@ static void gpt_load_model(GPT<floatX>* g, ModelFile* file) {
     FileError error;
     std::vector<float> wide(COPY_CHUNK);
     std::vector<bf16> narrow(COPY_CHUNK);
-    gpt_for_pieces(g->spec, [&](int p, size_t at, size_t n) {
+    gpt_for_pieces(g->spec, [&](int p, int l, size_t at, size_t n) {
         if (file->dtype == FILE_BF16) {
             fileCheck(model_file_read(file, narrow.data(), n, &error), &error);
             for (size_t i = 0; i < n; i++) { wide[i] = to_float(narrow[i]); }
         } else {
             fileCheck(model_file_read(file, wide.data(), n, &error), &error);
         }
-        gpt_upload(g->param[p] + at, wide.data(), n);
-        if (g->has_master) { cudaCheck(cudaMemcpy(g->master[p] + at, wide.data(), n * sizeof(float), cudaMemcpyHostToDevice)); }
+        gpt_upload(gpt_param(g, (ParamId)p, l) + at, wide.data(), n);
+        if (g->has_master) { gpt_put_state(&g->spec[p], g->master[p], l, at, wide.data(), n); }
     });
-}
-
-// Writes the parameters as llm.c's v5 (bf16) or v3 (f32). Returns false with an error; an older file of that name is then intact.
-template <class floatX>
-static bool gpt_save_model(GPT<floatX>* g, const char* path, uint64_t* bytes, uint64_t* digest, FileError* error) {
-    AtomicFile f;
-    bool ok = model_file_write_begin(&f, path, &g->config, sizeof(floatX) == 2 ? FILE_BF16 : FILE_F32, g->num_parameters, error);
-    std::vector<floatX> buffer(COPY_CHUNK);
-    cudaCheck(cudaStreamSynchronize(g->dev->stream));
-    gpt_for_pieces(g->spec, [&](int p, size_t at, size_t n) {
-        if (!ok) { return; }
-        cudaCheck(cudaMemcpy(buffer.data(), g->param[p] + at, n * sizeof(floatX), cudaMemcpyDeviceToHost));
-        ok = atomic_file_write(&f, buffer.data(), n * sizeof(floatX), error);
-    });
-    return model_file_write_commit(&f, bytes, digest, error) && ok;
 }
 
 // FP8 weights from the parameters. take_amax: they were set by other means than the optimizer, by copies on the default stream, which are waited for.
@@ -518,7 +576,7 @@ static void gpt_quantize_weights(GPT<floatX>* g, bool take_amax) {
             for (int l = 0; l < s->layers; l++) {
                 floatX* w = gpt_param(g, linear_weight[i], l);
                 if (take_amax) { amax_reduce(s->amax + fp8_slot(s, FP8_ROLE_W, l, i), w, spec->part, stream); }
-                fp8_quantize(s, FP8_ROLE_W, l, i, g->wk[i] + l * spec->part, g->wt[i] ? g->wt[i] + l * spec->part : NULL, w, spec->rows, spec->cols, NULL, NULL, stream);
+                fp8_quantize(s, FP8_ROLE_W, l, i, g->wk[i] + l * spec->stride, g->wt[i] ? g->wt[i] + l * spec->part : NULL, w, spec->rows, spec->cols, NULL, NULL, stream);
             }
         }
     } else { (void)take_amax; }
@@ -529,10 +587,10 @@ static void gpt_masters_from_params(GPT<floatX>* g) {
     std::vector<floatX> narrow(COPY_CHUNK);
     std::vector<float> wide(COPY_CHUNK);
     cudaCheck(cudaStreamSynchronize(g->dev->stream));
-    gpt_for_pieces(g->spec, [&](int p, size_t at, size_t n) {
-        cudaCheck(cudaMemcpy(narrow.data(), g->param[p] + at, n * sizeof(floatX), cudaMemcpyDeviceToHost));
+    gpt_for_pieces(g->spec, [&](int p, int l, size_t at, size_t n) {
+        cudaCheck(cudaMemcpy(narrow.data(), gpt_param(g, (ParamId)p, l) + at, n * sizeof(floatX), cudaMemcpyDeviceToHost));
         for (size_t i = 0; i < n; i++) { wide[i] = to_float(narrow[i]); }
-        cudaCheck(cudaMemcpy(g->master[p] + at, wide.data(), n * sizeof(float), cudaMemcpyHostToDevice));
+        gpt_put_state(&g->spec[p], g->master[p], l, at, wide.data(), n);
     });
 }
 
@@ -581,7 +639,7 @@ static Operand gpt_operand_w(GPT<floatX>* g, int l, int i) {
     const ParamSpec* spec = &g->spec[linear_weight[i]];
     if (g->fp8) {
         Fp8Scaling* s = &g->scaling;
-        return {g->wk[i] + l * spec->part, g->wt[i] ? g->wt[i] + l * spec->part : NULL, s->descale + fp8_slot(s, FP8_ROLE_W, l, i),
+        return {g->wk[i] + l * spec->stride, g->wt[i] ? g->wt[i] + l * spec->part : NULL, s->descale + fp8_slot(s, FP8_ROLE_W, l, i),
                 dtype_of_fp8(s->recipe->w), spec->rows, spec->cols};
     }
     return operand_plain(gpt_param(g, linear_weight[i], l), spec->rows, spec->cols);
@@ -782,9 +840,39 @@ static void gpt_plan_sampling(GPT<floatX>* g, size_t start, size_t end) {
 
 // ---------------------------------------------------------------------------- [E] backward
 
-// Gradients of all parameters += those of the micro-batch in acts.inputs, after gpt_forward_trunk and gpt_head (which left dlnf in acts.dx).
+// Sums the gradients of layer l (-1: of what belongs to no layer) over the ranks, on the communication stream: all of them, or with ZeRO-1 each rank its
+// shards.
 template <class floatX>
-static void gpt_backward(GPT<floatX>* g, int B, int T, int groups) {
+static void gpt_reduce_gradients(GPT<floatX>* g, int l) {
+    Comm* comm = g->comm;
+    if (comm->size == 1) { return; }
+    comm_fork(comm);
+    for (int exact = 0; exact < 2; exact++) {
+        if (!exact) { comm_group_begin(comm); }
+        for (int p = 0; p < NUM_PARAMS; p++) {
+            const ParamSpec* s = &g->spec[p];
+            const bool low = s->linear >= 0 && sizeof(floatX) == 2, per_layer = s->layers > 1 || s->linear >= 0 || (p >= P_ln1w && p <= P_fcprojb);
+            if (per_layer != (l >= 0) || (low && comm->exact) != exact) { continue; }
+            const DType type = low ? DTYPE_BF16 : DTYPE_F32;
+            void* x = low ? (void*)gpt_grad_weight(g, (ParamId)p, per_layer ? l : 0) : (void*)gpt_grad_f32(g, (ParamId)p, per_layer ? l : 0);
+            if (exact) {
+                comm_reduce_scatter_exact(comm, COMM_GRADIENTS, (bf16*)x, s->shard);
+                if (!s->sharded) { comm_all_gather(comm, COMM_GRADIENTS, x, s->shard, type); }
+            } else if (s->sharded) {
+                comm_reduce_scatter(comm, COMM_GRADIENTS, x, s->shard, type);
+            } else {
+                comm_all_reduce(comm, COMM_GRADIENTS, x, s->part, type);
+            }
+        }
+        if (!exact) { comm_group_end(comm); }
+    }
+    comm_end(comm);
+}
+
+// Gradients of all parameters += those of the micro-batch in acts.inputs, after gpt_forward_trunk and gpt_head (which left dlnf in acts.dx). last: of the
+// optimizer step; a layer's gradients then go to the other ranks while the layers below are at work.
+template <class floatX>
+static void gpt_backward(GPT<floatX>* g, int B, int T, int groups, bool last) {
     Device* dev = g->dev;
     Activations<floatX>* a = &g->acts;
     const int N = B * T, L = g->config.num_layers, C = g->config.channels, NH = g->config.num_heads;
@@ -826,11 +914,16 @@ static void gpt_backward(GPT<floatX>* g, int B, int T, int groups) {
         linear_wgrad(dev, gpt_grad_weight(g, P_qkvw, l), X, dy, gpt_saved_x(g, l, LINEAR_QKV, b.ln1, b.ln1_q, N, C, g->recompute >= 2), fast_w);
         layernorm_backward(dres, gpt_grad_f32(g, P_ln1w, l), gpt_grad_f32(g, P_ln1b, l), a->partial, dx, b.res1, gpt_param(g, P_ln1w, l), b.mean1, b.rstd1, N, C, true,
                            l > 0 ? gpt_amax(g, FP8_ROLE_DY, l - 1, LINEAR_FCPROJ) : (unsigned*)NULL, dev->stream);
+        if (last) { gpt_reduce_gradients(g, l); }
     }
     encoder_backward(gpt_grad_f32(g, P_wte, 0), gpt_grad_f32(g, P_wpe, 0), dres, a->group_order, a->group_start, a->group_token, groups, B, T, C, dev->stream);
+    if (last) {
+        gpt_reduce_gradients(g, -1);
+        comm_join(g->comm);
+    }
 }
 
-// One micro-step of accum: inputs, targets (B,T) on the host. Gradients and losses accumulate; micro-step 0 clears them.
+// One micro-step of the accum that this rank does in an optimizer step: inputs, targets (B,T) on the host. Gradients and losses accumulate; micro-step 0 clears them.
 template <class floatX>
 static void gpt_micro_step(GPT<floatX>* g, const int* inputs, const int* targets, int B, int T, int micro_step, int accum) {
     Activations<floatX>* a = &g->acts;
@@ -854,31 +947,90 @@ static void gpt_micro_step(GPT<floatX>* g, const int* inputs, const int* targets
     cudaCheck(cudaMemcpyAsync(a->group_token, h_token, groups * sizeof(int), cudaMemcpyHostToDevice, stream));
     cudaCheck(cudaEventRecord(g->staged[slot], stream));
     gpt_forward_trunk(g, B, T, 0, FP8_ROLE_X);
-    gpt_head(g, N, 1.0f / ((float)N * accum));
-    gpt_backward(g, B, T, groups);
+    gpt_head(g, N, 1.0f / ((float)N * accum * g->comm->size));
+    gpt_backward(g, B, T, groups, micro_step == accum - 1);
     g->micro_steps++;
 }
 
 // ---------------------------------------------------------------------------- [F] optimizer
 
-// Mean loss of the optimizer step and global gradient norm. Waits for the device.
+// Mean loss of the optimizer step over all ranks and global gradient norm. wishes: of this rank, to stop and to save, 0 or 1; then how many ranks have
+// them. NULL: none. Waits for the device.
 template <class floatX>
-static void gpt_loss_and_norm(GPT<floatX>* g, int N, int accum, float* loss, float* norm) {
+static void gpt_loss_and_norm(GPT<floatX>* g, int N, int accum, float* loss, float* norm, float* wishes = NULL) {
     Activations<floatX>* a = &g->acts;
     cudaStream_t stream = g->dev->stream;
-    int blocks = 0;
+    float* partial = a->norm_partial;
+    auto add = [&](int p, int l, size_t at, size_t n) {
+        if (g->spec[p].linear >= 0) { sum_squares(partial, gpt_grad_weight(g, (ParamId)p, l) + at, n, stream); }
+        else { sum_squares(partial, gpt_grad_f32(g, (ParamId)p, l) + at, n, stream); }
+        partial += sum_squares_blocks(n);
+    };
     for (int p = 0; p < NUM_PARAMS; p++) {
-        if (g->spec[p].linear >= 0) { sum_squares(a->norm_partial + blocks, (floatX*)g->grad[p], g->spec[p].size, stream); }
-        else { sum_squares(a->norm_partial + blocks, (float*)g->grad[p], g->spec[p].size, stream); }
-        blocks += sum_squares_blocks(g->spec[p].size);
+        const ParamSpec* s = &g->spec[p];
+        if (s->sharded && s->held) { for (int l = 0; l < s->layers; l++) { add(p, l, s->first, s->held); } }
     }
-    sum_all(a->scalars, a->losses, N, stream);
-    sum_all(a->scalars + 1, a->norm_partial, blocks, stream);
-    float h[2];
+    const int shards = (int)(partial - a->norm_partial);
+    for (int p = 0; p < NUM_PARAMS; p++) { if (!g->spec[p].sharded) { add(p, 0, 0, g->spec[p].layers * g->spec[p].stride); } }  // padding is 0
+    const float none[2] = {0.0f, 0.0f};
+    cudaCheck(cudaMemcpyAsync(a->scalars + SCALAR_STOP, wishes ? wishes : none, sizeof(none), cudaMemcpyHostToDevice, stream));
+    sum_all(a->scalars + SCALAR_LOSS, a->losses, N, stream);
+    sum_all(a->scalars + SCALAR_SHARDS, a->norm_partial, shards, stream);
+    sum_all(a->scalars + SCALAR_REST, a->norm_partial + shards, (int)(partial - a->norm_partial) - shards, stream);
+    comm_fork(g->comm);
+    comm_all_reduce(g->comm, COMM_SCALARS, a->scalars, SCALAR_REST, DTYPE_F32);
+    comm_end(g->comm);
+    comm_join(g->comm);
+    float h[NUM_SCALARS];
     cudaCheck(cudaMemcpyAsync(h, a->scalars, sizeof(h), cudaMemcpyDeviceToHost, stream));
     cudaCheck(cudaStreamSynchronize(stream));
-    *loss = h[0] / ((float)N * accum);
-    *norm = sqrtf(h[1]);
+    *loss = h[SCALAR_LOSS] / ((float)N * accum * g->comm->size);
+    *norm = sqrtf(h[SCALAR_SHARDS] + h[SCALAR_REST]);
+    if (wishes) { wishes[0] = h[SCALAR_STOP]; wishes[1] = h[SCALAR_SAVE]; }
+}
+
+// After an update of shards: all ranks get the new weights. FP8 weights travel as codes, one byte a parameter, since with one scale a tensor the codes do not
+// depend on the order; their scale is that of the largest element over all ranks (R4).
+template <class floatX>
+static void gpt_gather_weights(GPT<floatX>* g) {
+    Comm* comm = g->comm;
+    const DType X = dtype_of<floatX>();
+    Fp8Scaling* s = &g->scaling;
+    cudaStream_t stream = g->dev->stream;
+    if (g->fp8) {
+        comm_fork(comm);
+        comm_all_reduce_max(comm, COMM_SCALES, s->amax + fp8_slot(s, FP8_ROLE_W, 0, 0), (size_t)s->layers * NUM_LINEARS);
+        comm_end(comm);
+        comm_join(comm);
+        cudaCheck(cudaMemsetAsync(s->amax_step + fp8_slot(s, FP8_ROLE_W, 0, 0), 0, (size_t)s->layers * NUM_LINEARS * sizeof(unsigned), stream));
+        if constexpr (sizeof(floatX) == 2) {
+            for (int i = 0; i < NUM_LINEARS; i++) {
+                const ParamSpec* w = &g->spec[linear_weight[i]];
+                const bool none = w->held == 0;  // then a piece of anything, so that the scale is set here too
+                for (int l = 0; l < s->layers; l++) {  // a shard is any piece of the matrix: as 16 rows it is quantized in order
+                    fp8_quantize(s, FP8_ROLE_W, l, i, none ? g->acts.operand_k : g->wk[i] + l * w->stride + w->first, NULL, gpt_param(g, linear_weight[i], l) + (none ? 0 : w->first), FP8_TILE,
+                                 (int)(none ? FP8_TILE : w->held / FP8_TILE), NULL, NULL, stream);
+                }
+            }
+        }
+    }
+    comm_fork(comm);
+    comm_group_begin(comm);
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        const ParamSpec* w = &g->spec[p];
+        if (!w->sharded) { continue; }
+        for (int l = 0; l < w->layers; l++) {
+            if (g->fp8 && w->linear >= 0) { comm_all_gather(comm, COMM_WEIGHTS, g->wk[w->linear] + l * w->stride, w->shard, DTYPE_E4M3); }
+            else { comm_all_gather(comm, COMM_WEIGHTS, gpt_param(g, (ParamId)p, l), w->shard, X); }
+        }
+    }
+    comm_group_end(comm);
+    comm_end(comm);
+    comm_join(comm);
+    for (int i = 0; g->fp8 && g->fp8_keep_t && i < NUM_LINEARS; i++) {
+        const ParamSpec* w = &g->spec[linear_weight[i]];
+        for (int l = 0; l < s->layers; l++) { fp8_transpose(g->wt[i] + l * w->part, g->wk[i] + l * w->stride, w->rows, w->cols, stream); }
+    }
 }
 
 // One AdamW update of all tensors, then the FP8 weights from the new values. step: completed updates (0-based index of this one).
@@ -898,22 +1050,26 @@ static void gpt_update(GPT<floatX>* g, const Options* o, float learning_rate, fl
         const ParamSpec* s = &g->spec[p];
         adam.weight_decay = s->decay ? o->weight_decay : 0.0f;
         adam.noise_key = noise_key(o->seed, step, 0, NOISE_PARAMETERS, p);
+        const AdamWLayout layout = {s->part, s->stride, s->first, s->held, s->state_stride, s->layers};
         if (s->linear >= 0) {
-            adamw_update(g->param[p], g->master[p], g->m[p], g->v[p], (floatX*)g->grad[p], s->part, s->layers, gpt_amax(g, FP8_ROLE_W, 0, s->linear), adam, stream);
+            adamw_update_shard(g->param[p], g->master[p], g->m[p], g->v[p], (floatX*)g->grad[p], layout, gpt_amax(g, FP8_ROLE_W, 0, s->linear), adam, stream);
         } else {
-            adamw_update(g->param[p], g->master[p], g->m[p], g->v[p], (float*)g->grad[p], s->part, s->layers, (unsigned*)NULL, adam, stream);
+            adamw_update_shard(g->param[p], g->master[p], g->m[p], g->v[p], (float*)g->grad[p], layout, (unsigned*)NULL, adam, stream);
         }
     }
-    gpt_quantize_weights(g, false);
+    if (g->spec[P_wte].sharded) { gpt_gather_weights(g); } else { gpt_quantize_weights(g, false); }
     g->updates++;
 }
 
-// ---------------------------------------------------------------------------- [H] checkpoint and resume
+// ---------------------------------------------------------------------------- [G] a run and its ranks
 
 // What a run is besides its model: everything main and its steps share.
 typedef struct {
     Options opt;
     Device dev;
+    Ranks ranks;               // this process among those of the job
+    Control* control;          // how they watch each other; NULL: alone
+    Comm comm;
     DataLoader train, val;
     EvalLoader eval;
     GpuInfo gpu_info;
@@ -940,90 +1096,352 @@ typedef struct {
     float ema_tokens_per_second;
     int ema_count;
     double eta_printed_ms;
+    int exit_code;
+    bool told_slow;
+    bool stop, save;           // a rank was told to end; --save-every-minutes is over
+    double saved_ms;           // when the last checkpoint was written, or the run began
     std::vector<int> inputs, targets;
 } Run;
+
+static double clock_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1e3 + t.tv_nsec * 1e-6;
+}
+
+// The signal that asked this process to end, 0: none. The first one lets it finish its step and save; a second one ends it at once.
+static volatile sig_atomic_t* run_signal_flag(void) {
+    static volatile sig_atomic_t flag = 0;
+    return &flag;
+}
+static int run_signal(void) { return (int)*run_signal_flag(); }
+static void run_on_signal(int signal_number) {
+    if (*run_signal_flag()) { _exit(128 + signal_number); }
+    *run_signal_flag() = signal_number;
+}
+#define EXIT_SAVED 75  // ended by a signal, with a checkpoint: start again with --resume (EX_TEMPFAIL of sysexits.h)
+
+static void run_claim(void* job, int exit_code) { control_claim((Control*)job, exit_code); }
+// Before the ranks meet, all of them find the same fault in the same command line: rank 0 says so, and its launcher ends the others meanwhile.
+static void run_claim_early(void*, int) {
+    for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK", "SLURM_PROCID"}) {
+        const char* rank = getenv(name);
+        if (rank && atoi(rank) > 0) { usleep(1000000); return; }
+    }
+}
+static void run_announce(void* job, int exit_code) { control_fail((Control*)job, exit_code); }
+#ifdef GPT_WITH_MPI
+#define BUILD_HAS_MPI true
+static bool run_mpi_broadcast(void* data, int bytes) { return MPI_Bcast(data, bytes, MPI_BYTE, 0, MPI_COMM_WORLD) == MPI_SUCCESS; }
+#else
+#define BUILD_HAS_MPI false
+#endif
+#ifdef COMM_WITH_NCCL
+static void run_abort_comm(void* comm) { if (((Comm*)comm)->size > 1) { ncclCommAbort(((Comm*)comm)->nccl); } }  // so that what waits in a collective ends
+#endif
+
+// All ranks must train the same: ends the program with the first option that differs and who gave it how.
+static void run_agree_on_options(Run* run) {
+    const Options* o = &run->opt;
+    std::string all;
+    for (int i = 0; i < OPTION_COUNT; i++) { if (i != OPTION_INDEX_process_rank) { all += option_text(o, &option_specs()[i]) + "\n"; } }
+    std::vector<uint64_t> digests(run->ranks.size);
+    const uint64_t digest = xxh64(all.data(), all.size(), 0);
+    control_all_gather(run->control, "options", &digest, sizeof(digest), digests.data(), 0);
+    bool equal = true;
+    for (uint64_t each : digests) { equal = equal && each == digest; }
+    for (int i = 0; !equal && i < OPTION_COUNT; i++) {  // every rank knows that they differ: now one by one
+        std::string name = option_long_name(&option_specs()[i]);
+        if (i != OPTION_INDEX_process_rank) { control_agree(run->control, name.substr(0, CONTROL_NAME_MAX - 1).c_str(), option_text(o, &option_specs()[i]).substr(0, 200).c_str(), 0); }
+    }
+}
+
+// Finds this process among those of the job and meets the others. Only rank 0 prints to stdout from here on.
+static void run_meet(Run* run) {
+    const Options* o = &run->opt;
+    Ranks* r = &run->ranks;
+    FileError error;
+    const RanksContact contacts[] = {RANKS_MPI, RANKS_TCP, RANKS_FILE};  // in the order of OPT_NCCL_CHOICES
+    RanksOptions ro = {options_is_set(o, "nccl_init") ? contacts[o->nccl_init] : RANKS_AUTO, options_is_set(o, "num_processes") ? o->num_processes : 0,
+                       options_is_set(o, "process_rank") ? o->process_rank : -1, o->gpus_per_node, o->server_ip, o->server_port, o->fs_path, BUILD_HAS_MPI};
+    fileCheck(ranks_init(r, (const char* const*)environ, &ro, &error), &error);
+    if (r->note[0] && r->rank == 0) { fprintf(stderr, "note: %s\n", r->note); }
+    error_context()->claim = NULL;
+    if (r->size == 1) { return; }
+    error_context()->rank = r->rank;
+    if (r->rank > 0 && !freopen("/dev/null", "w", stdout)) { fail("", "cannot open /dev/null: %s", strerror(errno)); }
+#if defined(GPT_CPU_DEVICE) && defined(_OPENMP)
+    if (!getenv("OMP_NUM_THREADS")) { omp_set_num_threads(omp_get_num_procs() > r->local_size ? omp_get_num_procs() / r->local_size : 1); }
+#endif
+    ControlConfig config;
+    memset(&config, 0, sizeof(config));
+    config.ranks = r;
+    config.identity = "llm.fp8, control protocol 1";
+    config.secret = getenv("GPT_JOB_TOKEN");
+    config.watchdog_seconds = o->watchdog_seconds;
+    config.exit_code = 1;
+#ifdef GPT_WITH_MPI
+    if (r->contact == RANKS_MPI) {
+        int provided, mpi_rank, mpi_size;
+        MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
+        MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank);
+        MPI_Comm_size(MPI_COMM_WORLD, &mpi_size);
+        fileCheck(ranks_check_mpi(r, mpi_rank, mpi_size, &error), &error);
+        config.broadcast = run_mpi_broadcast;
+    }
+#endif
+#ifdef COMM_WITH_NCCL
+    config.on_abort = run_abort_comm;
+    config.on_abort_arg = &run->comm;
+#endif
+    run->control = control_start(&config, &error);
+    if (!run->control && !error.message[0]) { _exit(1); }  // another rank said why
+    fileCheck(run->control != NULL, &error);
+    error_context()->job = run->control;
+    error_context()->claim = run_claim;
+    error_context()->announce = run_announce;
+    run_agree_on_options(run);
+}
+
+// The ranks' collectives, once each has its device.
+static void run_open_comm(Run* run) {
+    char id[COMM_ID_BYTES] = {0};
+    const bool exact = run->opt.grad_reduce == OPT_REDUCE_FLOAT32;
+    if (run->ranks.size > 1) {
+        run->comm.size = 1;  // until it is whole
+        if (run->ranks.rank == 0) { comm_make_id(&run->comm, id); }
+        control_broadcast(run->control, "nccl id", id, sizeof(id), 0);
+        control_note(run->control, "joining NCCL", -1);
+    }
+    comm_init(&run->comm, &run->dev, run->ranks.rank, run->ranks.size, id, exact);
+    if (run->control) { control_note(run->control, "starting", -1); }
+}
+
+// values (n) := sums over the ranks, added in their order.
+static void run_sum(Run* run, const char* name, double* values, int n) {
+    if (run->ranks.size == 1) { return; }
+    std::vector<double> all((size_t)run->ranks.size * n);
+    control_all_gather(run->control, name, values, n * (int)sizeof(double), all.data(), 0);
+    for (int i = 0; i < n; i++) {
+        values[i] = 0.0;
+        for (int r = 0; r < run->ranks.size; r++) { values[i] += all[(size_t)r * n + i]; }
+    }
+}
+// Did it work on all ranks?
+static bool run_all_ok(Run* run, const char* name, bool ok) {
+    double failures = ok ? 0.0 : 1.0;
+    run_sum(run, name, &failures, 1);
+    return failures == 0.0;
+}
+static void run_barrier(Run* run, const char* name) { if (run->control) { control_barrier(run->control, name, 0); } }
+static void run_note(Run* run, const char* op, bool waits) {
+    if (!run->control) { return; }
+    if (waits) { control_note_wait(run->control, op, run->step); } else { control_note(run->control, op, run->step); }
+}
+
+// Do all ranks have the same weights and scales? Ends the run if not, with the tensor and the ranks that differ from rank 0.
+template <class floatX>
+static void run_check_ranks(Run* run, GPT<floatX>* g) {
+    const int P = run->ranks.size, items = NUM_PARAMS + 1;
+    std::vector<uint64_t> mine(items, 0), all((size_t)P * items);
+    std::vector<char> bytes;
+    auto digest = [&](const void* device, size_t n, uint64_t seed) {
+        bytes.resize(n);
+        cudaCheck(cudaMemcpy(bytes.data(), device, n, cudaMemcpyDeviceToHost));
+        return xxh64(bytes.data(), n, seed);
+    };
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        const ParamSpec* s = &g->spec[p];
+        const bool codes = s->sharded && g->fp8 && s->linear >= 0;  // of these weights a rank has its own shard, and all have the FP8 codes
+        for (int l = 0; l < s->layers; l++) {
+            mine[p] = codes ? digest(g->wk[s->linear] + l * s->stride, s->part, mine[p]) : digest(gpt_param(g, (ParamId)p, l), s->part * sizeof(floatX), mine[p]);
+        }
+    }
+    if (g->fp8) { mine[NUM_PARAMS] = digest(g->scaling.scale + fp8_slot(&g->scaling, FP8_ROLE_W, 0, 0), (size_t)g->scaling.layers * NUM_LINEARS * sizeof(float), 0); }
+    control_all_gather(run->control, "weights", mine.data(), items * (int)sizeof(uint64_t), all.data(), 0);
+    for (int r = 1; r < P; r++) {
+        for (int i = 0; i < items; i++) {
+            require(all[(size_t)r * items + i] == all[i], "the ranks' memory or network is not reliable, or this is a defect of the program: resume from the last checkpoint",
+                    "rank %d has other %s than rank 0 after step %d (%016llx, not %016llx)", r, i < NUM_PARAMS ? g->spec[i].name : "weight scales", run->step,
+                    (unsigned long long)all[(size_t)r * items + i], (unsigned long long)all[i]);
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------- [H] checkpoint and resume
 
 // The numbers of the run that go into the state file as they are.
 typedef struct { uint64_t position, seq_len, data_digest, num_parameters, nonfinite; } RunRecord;
 
-// One list of f32 tensors as a section.
-static bool state_write_tensors(StateWriter* w, const char* name, const ParamSpec* spec, float* const* tensors, uint64_t count, FileError* error) {
-    std::vector<float> buffer(COPY_CHUNK);
-    bool ok = state_write_section_begin(w, name, FILE_F32, count, error);
-    gpt_for_pieces(spec, [&](int p, size_t at, size_t n) {
-        if (!ok) { return; }
-        cudaCheck(cudaMemcpy(buffer.data(), tensors[p] + at, n * sizeof(float), cudaMemcpyDeviceToHost));
-        ok = state_write_append(w, buffer.data(), n * sizeof(float), error);
-    });
-    return ok && state_write_section_end(w, error);
-}
-static void state_read_tensors(StateReader* r, const char* name, const ParamSpec* spec, float* const* tensors, uint64_t count) {
-    FileError error;
-    std::vector<float> buffer(COPY_CHUNK);
-    fileCheck(state_read_section_begin(r, name, FILE_F32, count, &error), &error);
-    gpt_for_pieces(spec, [&](int p, size_t at, size_t n) {
-        fileCheck(state_read_next(r, buffer.data(), n * sizeof(float), &error), &error);
-        cudaCheck(cudaMemcpy(tensors[p] + at, buffer.data(), n * sizeof(float), cudaMemcpyHostToDevice));
-    });
-    fileCheck(state_read_section_end(r, &error), &error);
+// Calls fn(tensor, layer, first element of the layer, elements) for what this rank writes into a checkpoint: its shards, also of what every rank has, so that
+// all write at once.
+template <class floatX, class F>
+static void gpt_for_written(GPT<floatX>* g, F fn) {
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        const size_t part = g->spec[p].part, chunk = ROUND_UP(CEIL_DIV(part, (size_t)g->comm->size), (size_t)256), first = chunk * g->comm->rank;
+        for (int l = 0; first < part && l < g->spec[p].layers; l++) { fn(p, l, first, part - first < chunk ? part - first : chunk); }
+    }
 }
 
-// All that resume needs besides the model file. Sections: m, v, master (if kept), run, outliers, order (llm.c's data order only), and the FP8 state
-// (amax, scale of every slot).
+#define CHECKPOINT_SECONDS 3600.0   // how long ranks wait for one another while a checkpoint is written
+#define SPOT_NOTICE_SECONDS 30
+
+// What a checkpoint needs of this rank, in host memory: training goes on while a thread writes it.
 template <class floatX>
-static bool run_save_state(Run* run, GPT<floatX>* g, const char* path, uint64_t model_bytes, uint64_t model_digest, FileError* error) {
-    StateWriter w;
-    std::string config = options_to_text(&run->opt);
-    uint64_t payload = g->num_parameters * 4 * (g->has_master ? 3 : 2);
-    if (!state_write_begin(&w, path, run->step, 0, 1, config.c_str(), payload, error)) { return false; }
-    state_write_model(&w, model_bytes, model_digest);
-    bool ok = state_write_tensors(&w, "m", g->spec, g->m, g->num_parameters, error) && state_write_tensors(&w, "v", g->spec, g->v, g->num_parameters, error);
-    if (g->has_master) { ok = ok && state_write_tensors(&w, "master", g->spec, g->master, g->num_parameters, error); }
-    RunRecord record = {run->position, (uint64_t)run->opt.seq_len, dataloader_digest(&run->train), g->num_parameters, (uint64_t)run->nonfinite_in_a_row};
-    ok = ok && state_write_section(&w, "run", FILE_U64, sizeof(record) / 8, &record, error);
-    OutlierDetector outliers[2] = {run->loss_outliers, run->norm_outliers};
-    ok = ok && state_write_section(&w, "outliers", FILE_U8, sizeof(outliers), outliers, error);
-    if (run->train.order == DATA_ORDER_LLMC) {
-        std::vector<uint8_t> order(dataloader_llmc_order_bytes(&run->train));
-        dataloader_llmc_get_order(&run->train, order.data());
-        ok = ok && state_write_section(&w, "order", FILE_U8, order.size(), order.data(), error);
-    }
-    if (g->fp8) {
-        Fp8ScalingHost h;
-        fp8_scaling_copy(&g->scaling, &h);
-        ok = ok && state_write_section(&w, "fp8/amax", FILE_U32, g->scaling.count, h.amax, error) && state_write_section(&w, "fp8/amax_step", FILE_U32, g->scaling.count, h.amax_step, error)
-                && state_write_section(&w, "fp8/scale", FILE_F32, g->scaling.count, h.scale, error);
-        fp8_scaling_host_free(&h);
-    }
-    if (!ok) { state_write_abort(&w); return false; }
-    return state_write_commit(&w, error);
+struct Snapshot {
+    Options opt;
+    Ranks ranks;
+    Control* control;
+    ModelHeader config;
+    uint64_t num_parameters, writing;   // writing: tells this writing from any other of the same step
+    int step;
+    std::string options;
+    std::vector<StatePiece> pieces;
+    std::vector<float> m, v, master;    // of the pieces, one after the other; master empty: there are none
+    std::vector<floatX> model;
+    RunRecord record;                   // rank 0 writes these
+    OutlierDetector outliers[2];
+    std::vector<uint8_t> order;         // llm.c's data order only
+    std::vector<unsigned> amax, amax_step;
+    std::vector<float> scale;           // FP8 only
+    std::thread thread;
+    bool running, ok;                   // ok: all ranks are done and DONE is there
+    double begin_ms, end_ms;
+};
+
+static bool snapshot_all_ok(Control* control, int size, const char* name, bool ok) {
+    if (size == 1) { return ok; }
+    std::vector<char> all(size);
+    const char mine = ok;
+    control_all_gather(control, name, &mine, 1, all.data(), CHECKPOINT_SECONDS);
+    for (char each : all) { ok = ok && each; }
+    return ok;
 }
 
-// Writes model, state, DONE, then removes old checkpoints. A failure is reported and training goes on: the older checkpoints are intact.
+// The part of this rank, up to where all ranks must have come.
 template <class floatX>
-static bool run_save_checkpoint(Run* run, GPT<floatX>* g) {
-    const Options* o = &run->opt;
-    char model_path[FILE_PATH_MAX], state_path[FILE_PATH_MAX];
-    FileError error;
-    uint64_t bytes = 0, digest = 0;
-    checkpoint_model_path(model_path, o->output_dir, run->step);
-    checkpoint_state_path(state_path, o->output_dir, run->step, 0);
-    printf("Writing checkpoint at step %d\nWriting model to %s\n", run->step, model_path);
-    bool ok = checkpoint_begin(o->output_dir, run->step, &error) && gpt_save_model(g, model_path, &bytes, &digest, &error);
-    if (ok) {
-        printf("Writing state to %s\n", state_path);
-        ok = run_save_state(run, g, state_path, bytes, digest, &error) && checkpoint_done(o->output_dir, run->step, &error);
+static bool snapshot_write_part(Snapshot<floatX>* s, StateSetWriter* w, FileError* error) {
+    const Options* o = &s->opt;
+    const int rank = s->ranks.rank, size = s->ranks.size;
+    StateSetSpec spec = {o->output_dir, s->step, rank, size, s->writing, s->options.c_str(), &s->config, sizeof(floatX) == 2 ? (uint32_t)FILE_BF16 : (uint32_t)FILE_F32,
+                         s->num_parameters, s->pieces.data(), s->pieces.size(), s->master.empty() ? 2 : 3};
+    auto array = [&](const char* name, const void* data, size_t n) { return state_set_array_begin(w, name, error) && state_set_append(w, data, n, error) && state_set_array_end(w, error); };
+    bool ok = rank > 0 || (checkpoint_begin(o->output_dir, s->step, error) && state_set_write_begin(w, &spec, error));
+    if (!snapshot_all_ok(s->control, size, "checkpoint begun", ok)) { return false; }
+    ok = (rank == 0 || state_set_write_begin(w, &spec, error)) && array("m", s->m.data(), s->m.size()) && array("v", s->v.data(), s->v.size()) &&
+         (s->master.empty() || array("master", s->master.data(), s->master.size())) && array(STATE_SET_MODEL, s->model.data(), s->model.size());
+    if (rank == 0) {
+        auto section = [&](const char* name, uint32_t dtype, const void* data, size_t n) { return n == 0 || state_write_section(&w->state, name, dtype, n, data, error); };
+        ok = ok && section("run", FILE_U64, &s->record, sizeof(RunRecord) / 8) && section("outliers", FILE_U8, s->outliers, sizeof(s->outliers)) &&
+             section("order", FILE_U8, s->order.data(), s->order.size()) && section("fp8/amax", FILE_U32, s->amax.data(), s->amax.size()) &&
+             section("fp8/amax_step", FILE_U32, s->amax_step.data(), s->amax_step.size()) && section("fp8/scale", FILE_F32, s->scale.data(), s->scale.size());
     }
-    if (!ok) {
-        fprintf(stderr, "WARNING: checkpoint at step %d was not written: %s\nHINT:  %s\n", run->step, error.message, error.hint);
-        return false;
+    return ok && state_set_write_end(w, error);
+}
+
+// Model and states of all ranks, DONE, then the removal of old checkpoints. A failure is reported; the older checkpoints are intact then.
+template <class floatX>
+static void snapshot_write(Snapshot<floatX>* s) {
+    const Options* o = &s->opt;
+    const int rank = s->ranks.rank, size = s->ranks.size;
+    FileError error;
+    StateSetWriter w;
+    error.message[0] = 0;  // stays so where another rank failed: that one reports
+    bool ok = snapshot_all_ok(s->control, size, "checkpoint written", snapshot_write_part(s, &w, &error));
+    if (ok && rank == 0) { ok = state_set_write_commit(&w, &error) && checkpoint_done(o->output_dir, s->step, &error); }
+    s->ok = snapshot_all_ok(s->control, size, "checkpoint done", ok);
+    s->end_ms = clock_ms();
+    if (!s->ok) {
+        state_set_write_abort(&w);
+        if (error.message[0]) { fprintf(stderr, "WARNING: checkpoint at step %d was not written: %s\nHINT:  %s\n", s->step, error.message, error.hint); }
+        return;
     }
     std::vector<int> deleted;
-    if (!checkpoint_prune(o->output_dir, run->step, o->checkpoint_keep, o->checkpoint_major_every, &deleted, &error)) {
+    if (o->checkpoint_keep > 0) {  // older ones go only when this one was read back, each rank a part
+        const bool read = checkpoint_verify(o->output_dir, s->step, rank, size, &error);
+        if (!read) { fprintf(stderr, "WARNING: checkpoint at step %d cannot be read back: %s\nHINT:  %s; older checkpoints are kept\n", s->step, error.message, error.hint); }
+        if (!snapshot_all_ok(s->control, size, "checkpoint read back", read)) { return; }
+    }
+    if (rank == 0 && !checkpoint_prune(o->output_dir, s->step, o->checkpoint_keep, o->checkpoint_major_every, &deleted, &error)) {
         fprintf(stderr, "WARNING: old checkpoints could not be removed: %s\nHINT:  %s\n", error.message, error.hint);
     }
     for (int step : deleted) { printf("Deleting checkpoint at step %d\n", step); }
-    return true;
+}
+// Waits for the checkpoint that is being written, if one is. False: it failed, and said so.
+template <class floatX>
+static bool run_finish_checkpoint(Run* run, Snapshot<floatX>* s) {
+    if (!s->running) { return true; }
+    run_note(run, "waiting for a checkpoint to be written", false);
+    s->thread.join();
+    s->running = false;
+    const double seconds = (s->end_ms - s->begin_ms) * 1e-3;
+    if (s->ok && seconds > SPOT_NOTICE_SECONDS && !run->told_slow) {
+        printf("note: a checkpoint takes %.0f s, more than the %d s of notice that spot machines may give\n", seconds, SPOT_NOTICE_SECONDS);
+        run->told_slow = true;
+    }
+    return s->ok;
+}
+
+// Copies what a checkpoint of this step needs into host memory and lets a thread write it. An older one that is still being written is waited for first.
+template <class floatX>
+static void run_begin_checkpoint(Run* run, GPT<floatX>* g, Snapshot<floatX>* s) {
+    char path[FILE_PATH_MAX];
+    const bool fp8 = g->fp8, llmc = run->train.order == DATA_ORDER_LLMC;
+    run_finish_checkpoint(run, s);
+    run_note(run, "copying a checkpoint", false);
+    s->begin_ms = clock_ms();
+    checkpoint_model_path(path, run->opt.output_dir, run->step);
+    printf("Writing checkpoint at step %d\nWriting model to %s\n", run->step, path);
+    checkpoint_state_path(path, run->opt.output_dir, run->step, run->ranks.rank);
+    printf("Writing state to %s\n", path);
+    s->opt = run->opt;
+    s->ranks = run->ranks;
+    s->control = run->control;
+    s->config = g->config;
+    s->num_parameters = g->num_parameters;
+    s->step = run->step;
+    s->writing = (uint64_t)time(NULL) << 20 ^ (uint64_t)getpid() << 40 ^ (uint64_t)run->step;
+    if (run->control) { control_broadcast(run->control, "checkpoint", &s->writing, sizeof(s->writing), 0); }
+    s->options = options_to_text(&run->opt);
+    s->pieces.clear();
+    uint64_t elements = 0;
+    gpt_for_written(g, [&](int p, int l, size_t first, size_t n) {
+        state_pieces_add(&s->pieces, g->spec[p].offset + l * g->spec[p].part + first, n);
+        elements += n;
+    });
+    s->m.resize(elements);
+    s->v.resize(elements);
+    s->master.resize(g->has_master ? elements : 0);
+    s->model.resize(elements);
+    cudaStream_t stream = g->dev->stream;
+    size_t done = 0;
+    gpt_for_written(g, [&](int p, int l, size_t first, size_t n) {
+        const ParamSpec* spec = &g->spec[p];
+        const size_t at = l * spec->state_stride + (first - spec->first);
+        cudaCheck(cudaMemcpyAsync(s->m.data() + done, g->m[p] + at, n * sizeof(float), cudaMemcpyDeviceToHost, stream));
+        cudaCheck(cudaMemcpyAsync(s->v.data() + done, g->v[p] + at, n * sizeof(float), cudaMemcpyDeviceToHost, stream));
+        if (g->has_master) { cudaCheck(cudaMemcpyAsync(s->master.data() + done, g->master[p] + at, n * sizeof(float), cudaMemcpyDeviceToHost, stream)); }
+        cudaCheck(cudaMemcpyAsync(s->model.data() + done, gpt_param(g, (ParamId)p, l) + first, n * sizeof(floatX), cudaMemcpyDeviceToHost, stream));
+        done += n;
+    });
+    cudaCheck(cudaStreamSynchronize(stream));
+    s->record = {run->position, (uint64_t)run->opt.seq_len, dataloader_digest(&run->train), g->num_parameters, (uint64_t)run->nonfinite_in_a_row};
+    s->outliers[0] = run->loss_outliers;
+    s->outliers[1] = run->norm_outliers;
+    s->order.resize(llmc ? dataloader_llmc_order_bytes(&run->train) : 0);
+    if (llmc) { dataloader_llmc_get_order(&run->train, s->order.data()); }
+    if (fp8) {
+        Fp8ScalingHost h;
+        fp8_scaling_copy(&g->scaling, &h);
+        s->amax.assign(h.amax, h.amax + g->scaling.count);
+        s->amax_step.assign(h.amax_step, h.amax_step + g->scaling.count);
+        s->scale.assign(h.scale, h.scale + g->scaling.count);
+        fp8_scaling_host_free(&h);
+    }
+    s->ok = false;
+    s->running = true;
+    s->thread = std::thread(snapshot_write<floatX>, s);
+    run->saved_ms = clock_ms();
 }
 
 // What the checkpoint to resume from implies, unless the command line says otherwise: the master weights, which would be lost for good, and the data
@@ -1080,16 +1498,21 @@ static void run_load_llmc_state(Run* run, GPT<floatX>* g) {
     std::vector<float> buffer(COPY_CHUNK);
     auto read = [&](LlmcStateArray array, float* const* to) {
         llmc_state_begin(&s, array);
-        gpt_for_pieces(g->spec, [&](int p, size_t at, size_t n) {
+        gpt_for_pieces(g->spec, [&](int p, int l, size_t at, size_t n) {
             fileCheck(llmc_state_next(&s, buffer.data(), n, &error), &error);
-            cudaCheck(cudaMemcpy(to[p] + at, buffer.data(), n * sizeof(float), cudaMemcpyHostToDevice));
+            gpt_put_state(&g->spec[p], to[p], l, at, buffer.data(), n);
         });
     };
     read(LLMC_STATE_M, g->m);
     read(LLMC_STATE_V, g->v);
     if (s.has_master && g->has_master) { read(LLMC_STATE_MASTER, g->master); }
-    else if (s.has_master && sizeof(floatX) == 4) { read(LLMC_STATE_MASTER, (float**)g->param); }
-    else if (s.has_master) { printf("resume: the float32 masters of llm.c's checkpoint are not used (--master-dtype bfloat16)\n"); }
+    else if (s.has_master && sizeof(floatX) == 4) {
+        llmc_state_begin(&s, LLMC_STATE_MASTER);
+        gpt_for_pieces(g->spec, [&](int p, int l, size_t at, size_t n) {
+            fileCheck(llmc_state_next(&s, buffer.data(), n, &error), &error);
+            gpt_upload(gpt_param(g, (ParamId)p, l) + at, buffer.data(), n);
+        });
+    } else if (s.has_master) { printf("resume: the float32 masters of llm.c's checkpoint are not used (--master-dtype bfloat16)\n"); }
     else if (g->has_master) { printf("resume: llm.c's checkpoint has no float32 masters; they start from the weights of its model file\n"); }
     run->step = s.step;
     run->position = (uint64_t)s.step * run->total_tokens / o->seq_len;
@@ -1109,27 +1532,40 @@ static void run_load_llmc_state(Run* run, GPT<floatX>* g) {
     llmc_state_close(&s);
 }
 
-// Moments, masters, position and FP8 state of the checkpoint whose model is loaded already.
+// The arrays of the optimizer that this rank holds, from whatever ranks wrote them.
 template <class floatX>
-static void run_load_state(Run* run, GPT<floatX>* g, uint64_t model_digest) {
-    if (run->llmc_state) { run_load_llmc_state(run, g); return; }
-    char path[FILE_PATH_MAX];
+static void run_read_state(GPT<floatX>* g, StateSet* set, const char* name, float* const* tensors) {
     FileError error;
-    StateReader r;
-    checkpoint_state_path(path, run->opt.output_dir, run->resumed_step, 0);
-    fileCheck(state_read_open(&r, path, &error), &error);
-    require(r.header.model_xxh64 == model_digest, "the checkpoint is damaged: remove its DONE file to resume from an earlier one",
-            "the model file of step %d does not have the checksum that '%s' names: %016llx, not %016llx", run->resumed_step, path,
-            (unsigned long long)model_digest, (unsigned long long)r.header.model_xxh64);
-    for (const OptionDiff& d : options_diff(r.config, options_to_text(&run->opt))) {
-        if (d.name == "resume") { continue; }
+    std::vector<float> buffer(COPY_CHUNK);
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        const ParamSpec* s = &g->spec[p];
+        for (int l = 0; l < s->layers; l++) {
+            for (size_t at = 0; at < s->held; at += COPY_CHUNK) {
+                size_t n = s->held - at < COPY_CHUNK ? s->held - at : COPY_CHUNK;
+                fileCheck(state_set_read(set, name, s->offset + l * s->part + s->first + at, n, buffer.data(), &error), &error);
+                cudaCheck(cudaMemcpy(tensors[p] + l * s->state_stride + at, buffer.data(), n * sizeof(float), cudaMemcpyHostToDevice));
+            }
+        }
+    }
+}
+
+// Moments, masters, position and FP8 state of the checkpoint whose model is loaded already, written by any number of ranks.
+template <class floatX>
+static void run_load_state(Run* run, GPT<floatX>* g) {
+    if (run->llmc_state) { run_load_llmc_state(run, g); return; }
+    FileError error, none;
+    StateSet set;
+    fileCheck(state_set_open(&set, run->opt.output_dir, run->resumed_step, g->num_parameters, &error), &error);
+    StateReader* r = &set.first;
+    const char* path = r->file.path;
+    for (const OptionDiff& d : options_diff(r->config, options_to_text(&run->opt))) {
+        if (d.name == "resume" || d.name == "process_rank") { continue; }
         const OptionSpec* spec = option_find(d.name.c_str(), d.name.size());
         printf("resume: %s was %.100s, is %.100s\n", spec ? option_long_name(spec).c_str() : d.name.c_str(), d.before.c_str(), d.after.c_str());
     }
+    if (set.num_ranks != run->ranks.size) { printf("resume: processes that wrote the checkpoint: %d, that go on: %d\n", set.num_ranks, run->ranks.size); }
     RunRecord record;
-    fileCheck(state_read_section(&r, "run", FILE_U64, sizeof(record) / 8, &record, &error), &error);
-    require(record.num_parameters == g->num_parameters, "", "'%s' belongs to a model of %llu parameters, not %llu", path,
-            (unsigned long long)record.num_parameters, (unsigned long long)g->num_parameters);
+    fileCheck(state_read_section(r, "run", FILE_U64, sizeof(record) / 8, &record, &error), &error);
     if (record.data_digest != dataloader_digest(&run->train)) {
         printf("resume: the training data changed: the order of the new data goes on at sequence %llu\n", (unsigned long long)record.position);
     }
@@ -1138,45 +1574,49 @@ static void run_load_state(Run* run, GPT<floatX>* g, uint64_t model_digest) {
         run->position = record.position * record.seq_len / run->opt.seq_len;
         printf("resume: --seq-len changed: the order of the new sequences goes on after as many tokens, at sequence %llu\n", (unsigned long long)run->position);
     }
-    run->step = (int)r.header.step;
+    run->step = run->resumed_step;
     run->nonfinite_in_a_row = (int)record.nonfinite;
-    FileError none;
-    const StateSection* order = state_find(&r, "order", &none);
+    const StateSection* order = state_find(r, "order", &none);
     if (run->train.order == DATA_ORDER_LLMC && order) {
         std::vector<uint8_t> kept(order->count);
-        fileCheck(state_read_section(&r, "order", FILE_U8, kept.size(), kept.data(), &error), &error);
+        fileCheck(state_read_section(r, "order", FILE_U8, kept.size(), kept.data(), &error), &error);
         fileCheck(dataloader_llmc_set_order(&run->train, kept.data(), kept.size(), path, &error), &error);
     } else if ((run->train.order == DATA_ORDER_LLMC) != (order != NULL)) {
         printf("resume: --data-order changed: the data goes on in the new order after as many tokens\n");
     }
-    state_read_tensors(&r, "m", g->spec, g->m, g->num_parameters);
-    state_read_tensors(&r, "v", g->spec, g->v, g->num_parameters);
+    run_read_state(g, &set, "m", g->m);
+    run_read_state(g, &set, "v", g->v);
+    const bool masters = state_set_has(&set, "master");
     if (g->has_master) {
-        if (state_find(&r, "master", &none)) { state_read_tensors(&r, "master", g->spec, g->master, g->num_parameters); }
-        else { printf("resume: the checkpoint has no float32 masters; they start from the weights of its model file\n"); }
-    } else if (sizeof(floatX) == 4 && state_find(&r, "master", &none)) {  // in float32 the parameters are the masters
-        state_read_tensors(&r, "master", g->spec, (float**)g->param, g->num_parameters);
-    } else if (state_find(&r, "master", &none)) {
+        if (masters) { run_read_state(g, &set, "master", g->master); }
+        else if (set.model_dtype != FILE_F32) { printf("resume: the checkpoint has no float32 masters; they start from the weights of its model file\n"); }
+    } else if (sizeof(floatX) == 4 && masters) {  // in float32 the parameters are the masters
+        std::vector<float> buffer(COPY_CHUNK);
+        gpt_for_pieces(g->spec, [&](int p, int l, size_t at, size_t n) {
+            fileCheck(state_set_read(&set, "master", g->spec[p].offset + l * g->spec[p].part + at, n, buffer.data(), &error), &error);
+            gpt_upload(gpt_param(g, (ParamId)p, l) + at, buffer.data(), n);
+        });
+    } else if (masters) {
         printf("resume: the float32 masters of the checkpoint are not used (--master-dtype bfloat16)\n");
     }
     OutlierDetector outliers[2];
-    fileCheck(state_read_section(&r, "outliers", FILE_U8, sizeof(outliers), outliers, &error), &error);
+    fileCheck(state_read_section(r, "outliers", FILE_U8, sizeof(outliers), outliers, &error), &error);
     run->loss_outliers = outliers[0];
     run->norm_outliers = outliers[1];
-    if (g->fp8 && state_find(&r, "fp8/amax", &none)) {
+    if (g->fp8 && state_find(r, "fp8/amax", &none)) {
         Fp8Scaling* s = &g->scaling;
         std::vector<unsigned> bits(s->count);
         std::vector<float> scale(s->count), descale(s->count);
-        fileCheck(state_read_section(&r, "fp8/amax", FILE_U32, s->count, bits.data(), &error), &error);
+        fileCheck(state_read_section(r, "fp8/amax", FILE_U32, s->count, bits.data(), &error), &error);
         cudaCheck(cudaMemcpy(s->amax, bits.data(), s->count * sizeof(unsigned), cudaMemcpyHostToDevice));
-        fileCheck(state_read_section(&r, "fp8/amax_step", FILE_U32, s->count, bits.data(), &error), &error);
+        fileCheck(state_read_section(r, "fp8/amax_step", FILE_U32, s->count, bits.data(), &error), &error);
         cudaCheck(cudaMemcpy(s->amax_step, bits.data(), s->count * sizeof(unsigned), cudaMemcpyHostToDevice));
-        fileCheck(state_read_section(&r, "fp8/scale", FILE_F32, s->count, scale.data(), &error), &error);
+        fileCheck(state_read_section(r, "fp8/scale", FILE_F32, s->count, scale.data(), &error), &error);
         for (int i = 0; i < s->count; i++) { descale[i] = 1.0f / scale[i]; }
         cudaCheck(cudaMemcpy(s->scale, scale.data(), s->count * sizeof(float), cudaMemcpyHostToDevice));
         cudaCheck(cudaMemcpy(s->descale, descale.data(), s->count * sizeof(float), cudaMemcpyHostToDevice));
     }
-    state_read_close(&r);
+    state_set_close(&set);
 }
 
 // ---------------------------------------------------------------------------- [I] evaluation and sampling
@@ -1194,22 +1634,25 @@ static void gpt_evaluate(GPT<floatX>* g, const int* inputs, const int* targets) 
     gpt_head(g, N, 0.0f);
 }
 
-// Batches of one validation. llm.c's order: as many as asked for, from the start again when the data ends. Else: no sequence twice, unless there are fewer than B.
+// Batches of one validation, over all ranks. llm.c's order: as many as asked for on each rank, from the start again when the data ends. Else: no sequence
+// twice, unless there are fewer than B, whatever the number of ranks.
 static uint64_t run_val_batches(const Run* run) {
     const Options* o = &run->opt;
     const bool llmc = o->data_order == OPT_ORDER_LLMC;
-    uint64_t all = llmc ? run->val.num_tokens / ((uint64_t)o->batch_size * o->seq_len) : run->val.num_sequences / o->batch_size;
+    const uint64_t ranks = llmc ? run->ranks.size : 1;
+    uint64_t all = llmc ? run->val.num_tokens / ((uint64_t)o->batch_size * o->seq_len * ranks) * ranks : run->val.num_sequences / o->batch_size;
     if (all == 0) { all = 1; }
-    return o->val_steps < 0 || (!llmc && all < (uint64_t)o->val_steps) ? all : (uint64_t)o->val_steps;
+    return o->val_steps < 0 || (!llmc && all < (uint64_t)o->val_steps) ? all : (uint64_t)o->val_steps * ranks;
 }
 
-// Mean loss over the batches of run_val_batches from the start of the validation set. At least one.
+// Mean loss over the batches of run_val_batches from the start of the validation set, dealt out to the ranks. At least one.
 template <class floatX>
 static float run_validate(Run* run, GPT<floatX>* g) {
     const int B = g->B, N = B * g->T;
     const uint64_t batches = run_val_batches(run);
     double sum = 0.0;
-    for (uint64_t i = 0; i < batches; i++) {
+    run_note(run, "validation", false);
+    for (uint64_t i = run->ranks.rank; i < batches; i += run->ranks.size) {
         dataloader_read(&run->val, run->inputs.data(), run->targets.data(), B, i * B);
         gpt_evaluate(g, run->inputs.data(), run->targets.data());
         cudaStream_t stream = g->dev->stream;
@@ -1219,6 +1662,7 @@ static float run_validate(Run* run, GPT<floatX>* g) {
         cudaCheck(cudaStreamSynchronize(stream));
         sum += loss / N;
     }
+    run_sum(run, "validation", &sum, 1);
     return (float)(sum / batches);
 }
 
@@ -1227,7 +1671,7 @@ static void run_open_eval(Run* run, int vocab_size) {
     const Options* o = &run->opt;
     FileError error;
     if (!o->hellaswag) { return; }
-    run->has_eval = eval_loader_init(&run->eval, o->eval_data, o->seq_len, vocab_size, 0, 1, &error);
+    run->has_eval = eval_loader_init(&run->eval, o->eval_data, o->seq_len, vocab_size, run->ranks.rank, run->ranks.size, &error);
     if (run->has_eval) { return; }
     if (error.code != ENOENT || options_is_set(o, "eval_data")) { fileCheck(false, &error); }
     printf("HellaSwag eval not found at %s, skipping its evaluation\nYou can run `python3 dev/data/hellaswag.py` to make it, then use it with `-h 1`.\n", o->eval_data);
@@ -1252,6 +1696,10 @@ static void run_evaluate(Run* run, GPT<floatX>* g) {
     }
     int correct = 0, total = 0;
     eval_loader_result(eval, &correct, &total);
+    double sums[2] = {(double)correct, (double)total};
+    run_sum(run, "evaluation", sums, 2);
+    correct = (int)sums[0];
+    total = (int)sums[1];
     const float accuracy = (float)correct / total;
     printf("HellaSwag: %d/%d = %f\n", correct, total, accuracy);
     logger_log_eval(&run->logger, run->step, accuracy);
@@ -1276,12 +1724,6 @@ static void gpt_next_logits(GPT<floatX>* g, const int* tokens, int n, int* cache
     logits->resize(V);
     for (int i = 0; i < V; i++) { (*logits)[i] = to_float(row[i]); }
     *cached = n;
-}
-
-static double clock_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1e3 + t.tv_nsec * 1e-6;
 }
 
 // What samples start from: the prompt (\n, \t and \\ are a newline, a tab and a backslash), or the end-of-text token (bytes: a newline).
@@ -1401,16 +1843,20 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
     const Options* o = &run->opt;
     const double begin = clock_ms();
     const int B = g->B, T = g->T;
-    error_context()->step = run->step;
+    comm_clear(&run->comm);
     for (int micro = 0; micro < run->accum; micro++) {
         DataLoader* loader = o->overfit_single_batch ? &run->val : &run->train;
-        uint64_t position = o->overfit_single_batch ? (uint64_t)micro * B : run->position + (uint64_t)micro * B;
+        uint64_t position = (o->overfit_single_batch ? 0 : run->position) + ((uint64_t)micro * run->ranks.size + run->ranks.rank) * B;
+        run_note(run, "a training step", micro == run->accum - 1);
         dataloader_read(loader, run->inputs.data(), run->targets.data(), B, position);
         gpt_micro_step(g, run->inputs.data(), run->targets.data(), B, T, micro, run->accum);
     }
     run->position += run->total_tokens / T;
-    float loss, norm;
-    gpt_loss_and_norm(g, B * T, run->accum, &loss, &norm);
+    float loss, norm, wishes[2] = {run_signal() ? 1.0f : 0.0f, o->save_every_minutes > 0 && clock_ms() - run->saved_ms >= o->save_every_minutes * 60e3 ? 1.0f : 0.0f};
+    gpt_loss_and_norm(g, B * T, run->accum, &loss, &norm, wishes);  // all ranks hear of it in the same step
+    run->stop = run->stop || wishes[0] > 0.0f;
+    run->save = wishes[1] > 0.0f;
+    run_note(run, "an update", run->comm.size > 1 && o->zero_stage == 1);
     const float lr = learning_rate_get(&run->schedule, run->step);
     const double loss_z = outlier_detector_update(&run->loss_outliers, loss), norm_z = outlier_detector_update(&run->norm_outliers, norm);
     const bool finite = isfinite(loss) && isfinite(norm);
@@ -1427,6 +1873,7 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
     cudaCheck(cudaStreamSynchronize(g->dev->stream));
     const double ms = clock_ms() - begin;
     run->step++;
+    if (run->control && o->check_ranks_every && run->step % o->check_ranks_every == 0) { run_check_ranks(run, g); }
     float tokens_per_second = (float)(run->total_tokens / ms * 1e3);
     if (run->ms_count++ == 0) {  // it plans and warms up, and does not count in averages
         run->ms_first = ms;
@@ -1440,10 +1887,18 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
     if (run->step % o->log_every == 0 || run->step == run->num_steps) {
         const ModelHeader* c = &g->config;
         char mfu[32] = "n/a bf16 MFU";  // no peak is known: another GPU than mfu.h has, or the CPU device
-        if (g->dev->peak) { snprintf(mfu, sizeof(mfu), "%.1f%% bf16 MFU", 100.0 * (sizeof(floatX) == 4 ? 2 : 1) /* TF32 has half the peak */ * mfu_share(g->dev->peak, (double)g->num_parameters, c->num_layers, c->channels, T, run->total_tokens / ms * 1e3)); }
+        const double percent = sizeof(floatX) == 4 ? 200.0 : 100.0;  // TF32 has half the peak
+        if (g->dev->peak) { snprintf(mfu, sizeof(mfu), "%.1f%% bf16 MFU", percent * mfu_share(g->dev->peak, (double)g->num_parameters, c->num_layers, c->channels, T, run->total_tokens / ms * 1e3)); }
         printf("step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %s | %.0f tok/s\n", run->step, run->num_steps, loss, loss_z, norm, norm_z, lr, ms,
                mfu, tokens_per_second);  // llm.c's line, which other programs read: what is new has lines of its own
         if (run->step < run->num_steps && run->ms_count > 1 && clock_ms() - run->eta_printed_ms >= 20e3) {
+            if (run->comm.size > 1) {
+                double busy, exposed;
+                comm_times(&run->comm, &busy, &exposed);
+                printf("%18ssent by each rank and step, MiB:", "");
+                for (int c = 0; c < NUM_COMM_CLASSES; c++) { printf(" %s %.3f%s", comm_class_names[c], run->comm.bytes[c] / 1048576.0, c + 1 < NUM_COMM_CLASSES ? "," : ""); }
+                printf(" | collectives %.2f ms, %.2f of them exposed\n", busy, exposed);
+            }
             printf("%18sETA %s\n", "", duration_text((run->num_steps - run->step) * (double)run->total_tokens / tokens_per_second).c_str());
             run->eta_printed_ms = clock_ms();
         }
@@ -1531,7 +1986,7 @@ static void run_print_model(Run* run, GPT<floatX>* g, const char* origin) {
     }
     if (o->zero_stage == 0) { printf("| Zero Optimization is disabled                                              |\n"); }
     if (o->zero_stage >= 2) { printf("| Disabling Zero Optimization, Zero Stage2 and Stage3 are not yet supported  |\n"); }
-    options_print_row(stdout, "num_processes", "%d", o->num_processes);
+    options_print_row(stdout, "num_processes", "%d", run->ranks.size);
     options_print_row(stdout, "zero_stage", "%d", o->zero_stage >= 2 ? 0 : o->zero_stage);
     options_print_rule(stdout);
     if (!o->sample_only) { options_print_row(stdout, "tokens", "train %lld, val %lld", (long long)run->train.num_tokens, (long long)run->val.num_tokens); }
@@ -1539,7 +1994,7 @@ static void run_print_model(Run* run, GPT<floatX>* g, const char* origin) {
     printf("num_parameters: %llu => bytes: %llu\n", (unsigned long long)g->num_parameters, (unsigned long long)(g->num_parameters * sizeof(floatX)));
     printf("allocated %llu MiB for model parameters\n", (unsigned long long)(g->num_parameters * sizeof(floatX) >> 20));
     if (!o->sample_only) {
-        printf("batch_size B=%d * seq_len T=%d * num_processes=%d and total_batch_size=%llu\n=> setting grad_accum_steps=%d\n", g->B, g->T, o->num_processes,
+        printf("batch_size B=%d * seq_len T=%d * num_processes=%d and total_batch_size=%llu\n=> setting grad_accum_steps=%d\n", g->B, g->T, run->ranks.size,
                (unsigned long long)run->total_tokens, run->accum);
     }
     const size_t MiB = 1 << 20, sequence_bytes = (run->dev.allocated[MEM_ACTIVATIONS] + run->dev.allocated[MEM_SCRATCH]) / g->B;
@@ -1557,6 +2012,7 @@ template <class floatX>
 static void run_main(Run* run, bool fp8) {
     Options* o = &run->opt;
     GPT<floatX> gpt, *g = &gpt;
+    Snapshot<floatX> own = {}, *snapshot = &own;
     FileError error;
     ModelFile file;
     char model_path[FILE_PATH_MAX] = "";
@@ -1564,7 +2020,8 @@ static void run_main(Run* run, bool fp8) {
     else if (!gpt_sizes_given(o) && strlen(o->model) > 4 && !strcmp(o->model + strlen(o->model) - 4, ".bin")) { snprintf(model_path, sizeof(model_path), "%s", o->model); }
     ModelHeader config;
     if (model_path[0]) {
-        require(options_is_set(o, "model") || run->resumed_step >= 0 || access(model_path, F_OK) == 0, "train a new model with --model d12, or with --layers, --channels and --heads; or make the file: dev/eval/hf_gpt2.py imports GPT-2",
+        require(options_is_set(o, "model") || run->resumed_step >= 0 || access(model_path, F_OK) == 0,
+                "train a new model with --model d12, or with --layers, --channels and --heads; or make the file: dev/eval/hf_gpt2.py imports GPT-2",
                 "there is no '%s', which --model (-e) names unless it is given", model_path);
         fileCheck(model_file_open(&file, model_path, gpt_count_parameters, &error), &error);
         config = file.header;
@@ -1588,7 +2045,10 @@ static void run_main(Run* run, bool fp8) {
     if (!o->sample_only) { run_open_eval(run, config.vocab_size); }
     if (o->sample_every || o->sample_only) { run_open_prompt(run, config.vocab_size); }
 
-    gpt_init(g, &run->dev, &config, fp8, &fp8_recipes[o->fp8_recipe], o->master_dtype == OPT_MASTER_FLOAT32 && !o->sample_only);
+    gpt_init(g, &run->dev, &run->comm, &config, fp8, &fp8_recipes[o->fp8_recipe], o->master_dtype == OPT_MASTER_FLOAT32 && !o->sample_only, o->zero_stage);
+    size_t largest = 0;
+    for (int i = 0; i < NUM_LINEARS; i++) { if (largest < g->spec[linear_weight[i]].stride) { largest = g->spec[linear_weight[i]].stride; } }
+    comm_reserve(&run->comm, largest);
     g->gelu_fusion = fp8 ? 0 : o->gelu_fusion;
     if (!o->sample_only) { gpt_alloc_training(g); }
     gpt_alloc_activations(g, o->batch_size, o->seq_len, o->recompute);
@@ -1600,7 +2060,7 @@ static void run_main(Run* run, bool fp8) {
     if (model_path[0]) { gpt_load_model(g, &file); }
     else if (o->init == OPT_INIT_FAST) { gpt_init_fast(g, o->seed); }
     else { gpt_init_llmc(g, (uint32_t)(o->seed ^ (o->seed >> 32))); }  // the generator takes 32 bits
-    if (run->resumed_step >= 0 && !o->sample_only) { run_load_state(run, g, model_file_digest(&file)); }
+    if (run->resumed_step >= 0 && !o->sample_only) { run_load_state(run, g); }
     if (!model_path[0]) { gpt_masters_from_params(g); }
     if (model_path[0]) { model_file_close(&file); }
     gpt_quantize_weights(g, true);
@@ -1610,23 +2070,36 @@ static void run_main(Run* run, bool fp8) {
         gpt_free(g);
         return;
     }
-    fileCheck(logger_init(&run->logger, o->output_dir, o->resume ? (run->resumed_step < 0 ? 0 : run->resumed_step) : -1, &error), &error);
+    fileCheck(logger_init(&run->logger, run->ranks.rank == 0 ? o->output_dir : NULL, o->resume ? (run->resumed_step < 0 ? 0 : run->resumed_step) : -1, &error), &error);
 
+    if (o->output_dir[0]) { for (int each : {SIGTERM, SIGINT, SIGUSR1}) { signal(each, run_on_signal); } }
+    run->saved_ms = clock_ms();
     if (run->step >= run->num_steps) { printf("nothing to train: step %d of %d is reached already\n", run->step, run->num_steps); }
     for (;;) {
+        error_context()->step = run->step;
         const bool last = run->step >= run->num_steps, val_now = last || (o->val_every && run->step % o->val_every == 0);
-        if (o->val_steps != 0 && val_now) {
+        if (o->val_steps != 0 && val_now && !run->stop) {
             float loss = run_validate(run, g);
             printf("val loss %f\n", loss);
             logger_log_val(&run->logger, run->step, loss);
         }
-        if (run->has_eval && val_now && (last || run->step > 0)) { run_evaluate(run, g); }
-        if (o->sample_every && (last || (run->step > 0 && run->step % o->sample_every == 0))) { run_sample(run, g); }
-        if (o->checkpoint_every && run->step != run->resumed_step && (last || (run->step > 0 && run->step % o->checkpoint_every == 0))) {
-            bool ok = run_save_checkpoint(run, g);
-            require(ok || !last, "free disk space, then resume with --resume", "the last checkpoint could not be written");
+        if (run->has_eval && val_now && !run->stop && (last || run->step > 0)) { run_evaluate(run, g); }
+        if (o->sample_every && run->ranks.rank == 0 && !run->stop && (last || (run->step > 0 && run->step % o->sample_every == 0))) {
+            run_note(run, "sampling", false);
+            run_sample(run, g);
+        }
+        const bool due = o->checkpoint_every && (last || (run->step > 0 && run->step % o->checkpoint_every == 0));
+        if ((due || run->save || (run->stop && o->output_dir[0])) && run->step != run->resumed_step) {
+            run_begin_checkpoint(run, g, snapshot);
+            run->save = false;
+            if (last || run->stop) { require(run_finish_checkpoint(run, snapshot), "free disk space, then resume with --resume", "the last checkpoint could not be written"); }
         }
         if (last) { break; }
+        if (run->stop) {
+            printf("ending at step %d of %d, as a signal asked%s\n", run->step, run->num_steps, o->output_dir[0] ? "; go on with --resume" : "");
+            run->exit_code = EXIT_SAVED;
+            break;
+        }
         run_train_step(run, g);
     }
     if (run->ms_count > 0) { printf("total average iteration time: %f ms\n", run->ms_count > 1 ? run->ms_sum / (run->ms_count - 1) : run->ms_first); }
@@ -1641,8 +2114,22 @@ static int trainer_main(int argc, char** argv) {
     error_context()->before_exit = profile_print_ring;
     signal(SIGXFSZ, SIG_IGN);  // a file size limit is then an error of the write, with a message
     setvbuf(stdout, NULL, _IOLBF, 0);
+    error_context()->claim = run_claim_early;
     options_parse(o, argc, argv);
+    run_meet(run);
+#ifdef GPT_CPU_DEVICE
     device_init(&run->dev, 0);
+#else
+    device_init(&run->dev, run->ranks.local_rank);
+    if (run->ranks.size > 1) {  // its memory and threads near its GPU
+        char bus_id[32];
+        int device, node;
+        cudaCheck(cudaGetDevice(&device));
+        cudaCheck(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), device));
+        ranks_bind_numa("/sys", bus_id, &node);
+    }
+#endif
+    run_open_comm(run);
     run->dev.tf32 = o->tf32 && !run->dev.is_cpu;
     int dtype = o->dtype;
     if (dtype == OPT_DTYPE_AUTO) { dtype = device_has_fp8(&run->dev) ? OPT_DTYPE_FLOAT8 : OPT_DTYPE_BFLOAT16; }
@@ -1654,10 +2141,13 @@ static int trainer_main(int argc, char** argv) {
     if (dtype == OPT_DTYPE_FLOAT8 && o->gelu_fusion) { fprintf(stderr, "note: --gelu-fusion does nothing in float8: the GELU kernel takes the scale of what it makes\n"); }
     run->resumed_step = -1;
     run->folder_lock = -1;
-    run->order_ranks = 1;
-    run->total_tokens = o->total_batch_tokens > 0 ? o->total_batch_tokens : (uint64_t)o->batch_size * o->seq_len;
-    run->accum = (int)(run->total_tokens / ((uint64_t)o->batch_size * o->seq_len));
-    if (o->output_dir[0] && !o->sample_only) {
+    run->order_ranks = run->ranks.size;
+    const uint64_t micro_tokens = (uint64_t)o->batch_size * o->seq_len * run->ranks.size;
+    run->total_tokens = o->total_batch_tokens > 0 ? o->total_batch_tokens : micro_tokens;
+    run->accum = (int)(run->total_tokens / micro_tokens);
+    require(run->total_tokens % micro_tokens == 0, "choose a multiple, or leave --total-batch-tokens out for one micro-step", "--total-batch-tokens %llu is not a multiple of --batch-size %d "
+            "times --seq-len %d times %d processes = %llu", (unsigned long long)run->total_tokens, o->batch_size, o->seq_len, run->ranks.size, (unsigned long long)micro_tokens);
+    if (o->output_dir[0] && !o->sample_only && run->ranks.rank == 0) {
         int removed = 0;
         bool created = access(o->output_dir, F_OK) != 0;
         fileCheck(file_make_folder(o->output_dir, &error), &error);
@@ -1666,16 +2156,27 @@ static int trainer_main(int argc, char** argv) {
         fileCheck(checkpoint_clean(o->output_dir, &removed, &error), &error);
         if (removed) { printf("removed %d temporary files of an interrupted run\n", removed); }
     }
+    run_barrier(run, "the output folder");
     if (o->resume) {
         CheckpointFound found;
         fileCheck(checkpoint_find_latest(o->output_dir, gpt_count_parameters, &found, &error), &error);
+        for (bool ok = found.step < 0; !ok;) {  // reads all of it, each rank a part; one that is damaged gives way to an older one
+            error.message[0] = 0;
+            ok = run_all_ok(run, "verified", checkpoint_verify(o->output_dir, found.step, run->ranks.rank, run->ranks.size, &error));
+            if (ok) { break; }
+            if (error.message[0]) { fprintf(stderr, "WARNING: the checkpoint of step %d is damaged: %s\n", found.step, error.message); }
+            std::string skipped = found.skipped + "checkpoint of step " + std::to_string(found.step) + " is damaged\n";
+            fileCheck(checkpoint_find_before(o->output_dir, found.step, gpt_count_parameters, &found, &error), &error);
+            found.skipped = skipped + found.skipped;
+            ok = found.step < 0;
+        }
         printf("%s", found.skipped.c_str());  // whole lines
         require(found.step >= 0 || found.skipped.empty(), "repair them, or remove the folder to start afresh", "'%s' holds checkpoints, but none that is whole", o->output_dir);
         run->resumed_step = found.step;
         require(found.step >= 0 || !o->sample_only, "name the folder of a run", "'%s' holds no checkpoint to sample from", o->output_dir);
         printf(found.step >= 0 ? "resuming from step %d in %s\n" : "no checkpoint found to resume from; starting afresh\n", found.step, o->output_dir);
         if (found.step >= 0 && !o->sample_only) { run_adopt_checkpoint(run, found.num_ranks); }
-    } else if (o->output_dir[0] && !o->sample_only) {
+    } else if (o->output_dir[0] && !o->sample_only && run->ranks.rank == 0) {
         std::vector<CheckpointEntry> found;
         fileCheck(checkpoint_list(o->output_dir, &found, &error), &error);
         require(found.empty(), "continue that run with --resume, or choose another --output-dir", "'%s' holds files of a checkpoint of step %d, which a new run would mix with its own",
@@ -1692,10 +2193,23 @@ static int trainer_main(int argc, char** argv) {
     dataloader_free(&run->val);
     eval_loader_free(&run->eval);
     if (run->has_gpu_info) { gpu_info_free(&run->gpu_info); }
+    run_note(run, "ending", true);
+    comm_free(&run->comm);
     device_free(&run->dev);
+    if (run->control) {
+        error_context()->claim = NULL;
+        error_context()->announce = NULL;
+        control_finish(run->control);
+    }
+#ifdef GPT_WITH_MPI
+    int mpi = 0;
+    MPI_Initialized(&mpi);
+    if (mpi) { MPI_Finalize(); }
+#endif
     if (run->folder_lock >= 0) { close(run->folder_lock); }
+    const int exit_code = run->exit_code;
     delete run;
-    return 0;
+    return exit_code;
 }
 
 #ifndef TESTING

@@ -29,6 +29,8 @@ import sys
 
 import common
 from common import Refusal
+from download import fetch, source_of
+from tokenizer import encode_each, open_tokenizer
 
 URL = "https://raw.githubusercontent.com/rowanz/hellaswag/master/data/hellaswag_val.jsonl"
 SHA256 = "0aa3b88843990f3f10a97b9575c94d7b71fb2205240ba04ae4884d9e9c992588"
@@ -73,7 +75,7 @@ def read_questions(path):
 
 def evaluation_file(questions, tokenizer):
     """(bytes of the file, number of tokens, tokens of the longest context with an ending)"""
-    tokens = tokenizer.encode_each([text for _, context, endings in questions for text in [context] + endings])
+    tokens = encode_each(tokenizer, [text for _, context, endings in questions for text in [context] + endings])
     body, longest, row = array.array("H"), 0, 0
     for index, (label, _, _) in enumerate(questions):
         parts = tokens[index * (1 + CHOICES):(index + 1) * (1 + CHOICES)]
@@ -89,20 +91,22 @@ def evaluation_file(questions, tokenizer):
         longest = max(longest, size)
         row = max(row, len(parts[0]) + max(len(part) for part in parts[1:]))
     header = struct.pack("<256i", MAGIC, 1, len(questions), longest, *[0] * 252)
-    return header + common.to_little_endian(body), sum(len(part) for part in tokens), row
+    return header + body.tobytes(), sum(len(part) for part in tokens), row
 
 
 def make(arguments):
     name = "hellaswag_val"
     if arguments.input is not None:
         name = os.path.splitext(os.path.basename(arguments.input))[0]
+        if name in ("tokenizer", "gpt2_tokenizer"):
+            raise Refusal(f"the questions of '{arguments.input}' would be {name}.bin, which is a tokenizer's name", "give the file another name")
         arguments.url, arguments.sha256 = arguments.input, ""
     folder = common.Folder(arguments.out or common.beside("hellaswag" if arguments.input is None else name))
-    request = {"maker": "hellaswag 1", "tokenizer": arguments.tokenizer, "source": common.source_of(arguments)}
+    request = {"maker": "hellaswag 1", "tokenizer": arguments.tokenizer, "source": source_of(arguments)}
     if common.finished(folder, request, arguments.force):
         return
-    tokenizer = common.open_tokenizer(arguments.tokenizer)
-    questions = read_questions(common.fetch(arguments.url, folder.file("hellaswag_val.jsonl"), arguments.sha256))
+    tokenizer = open_tokenizer(arguments.tokenizer, folder)
+    questions = read_questions(fetch(arguments.url, folder.file("hellaswag_val.jsonl"), arguments.sha256, arguments.force))
     content, count, row = evaluation_file(questions, tokenizer)
     common.write_file(folder.file(name + ".bin"), [content])
     common.say(f"{len(questions):,} questions; the longest with an answer has {row} tokens: evaluating them needs a longer sequence length than that")

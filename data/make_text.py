@@ -13,7 +13,7 @@ Writes into --out (default data/text):
 
 Validation is every k-th block of about 16 KB, cut between paragraphs, so that it is like the training text and shares nothing with it.
 Line ends become \\n, NUL bytes are dropped, nothing else is changed. The same text always gives the same files.
-Needs Python 3.8 and nothing else; for --tokenizer gpt2 also tiktoken or build/tokenize_text. Exit code 0: made or up to date, 1: failed (message and hint),
+Needs Python 3.8 and nothing else; for --tokenizer gpt2 also build/tokenize_text, which is made if need be. Exit code 0: made or up to date, 1: failed (message and hint),
 2: wrong arguments. Resuming: data/common.py. Tests: dev/test/test_data.cu, dev/check_data.py
 """
 import argparse
@@ -33,8 +33,10 @@ import zlib
 import common
 import tinyshakespeare
 from common import Refusal, say
+from download import fetch
+from tokenizer import open_tokenizer
 
-MAKER_VERSION = 1               # raise it when the same text would give other files: then everyone's are made again
+MAKER = "make_text 2"           # another number when the same text would give other files: then everyone's are made again
 BLOCK_BYTES = 16384             # long enough to hold several sequences, short enough that a megabyte gives tens of blocks
 MIN_BLOCK_BYTES = 1300          # a block holds the longest default sequence: 1024 tokens and a target
 MIN_TEXT_BYTES = 32768          # 20 such blocks and some
@@ -172,7 +174,7 @@ def source_austen(apt):
 
 def source_shakespeare(apt):
     try:
-        path = common.fetch(tinyshakespeare.URL, os.path.join(apt.folder, "tiny_shakespeare.txt"), tinyshakespeare.SHA256)
+        path = fetch(tinyshakespeare.URL, os.path.join(apt.folder, "tiny_shakespeare.txt"), tinyshakespeare.SHA256)
     except Refusal as reason:
         raise NotHere(str(reason))
     with open(path, "rb") as file:
@@ -271,7 +273,7 @@ SOURCES = [
 ]
 
 
-def fetch(wanted):
+def find_text(wanted):
     """(description, text) of the wanted source, or with "auto" of the first that is available."""
     failures = []
     try:
@@ -380,22 +382,19 @@ def split(text, val_fraction):
 # ---------------------------------------------------------------------------------------------------------------------
 # files
 
-def made_before(folder, request):
-    """The note of an earlier run with the same request, if all its files are still there; else None."""
-    made = common.read_json(folder.file("made.json"))
+def up_to_date(folder, request):
+    """Another text, or a set that is not whole any more, is no reason to stop here: it is replaced. Another maker's set is."""
     try:
-        if made["request"] != request or any(common.file_size(folder.file(name)) != size for name, size in made["files"].items()):
-            return None
-        return made if made["train_tokens"] and made["val_tokens"] and made["made_from"] else None
-    except (KeyError, TypeError, AttributeError):
-        return None
+        return common.up_to_date(folder, request)
+    except Refusal:
+        old = common.read_made(folder) or common.read_progress(folder)
+        if not str(old["request"].get("maker")).startswith(MAKER.split()[0]):
+            raise
+        return False
 
 
 def write_shards(folder, request, parts, tokenizer, workers):
-    """parts: [(file name, what it is for, blocks)]. Returns the numbers of tokens. Goes on with what an earlier run for the same text left."""
-    unfinished = common.read_json(folder.file("progress.json"))
-    if unfinished and unfinished.get("request") != request:
-        common.remove(folder.file("progress.json"))
+    """parts: [(file name, what it is for, blocks)]. Returns {file name: number of tokens}. Goes on with what an earlier run for the same text left."""
     stream = common.TokenStream(folder, request, lambda shard: (parts[shard][0], None) if shard < len(parts) else None)
     progress = common.Progress("tokenize", "M tokens")
     encoder = functools.partial(tokenizer.encode, eot=False)
@@ -409,7 +408,7 @@ def write_shards(folder, request, parts, tokenizer, workers):
             try:
                 require_tokens(purpose, stream.count, "tokens")
             except Refusal:
-                common.remove(folder.file("progress.json"))
+                common.clear(folder)
                 raise
             stream.end_shard()
         stream.next_source()
@@ -418,7 +417,7 @@ def write_shards(folder, request, parts, tokenizer, workers):
 
 
 def make(arguments):
-    request = {"maker": MAKER_VERSION, "val_fraction": arguments.val_fraction, "source": arguments.source}
+    request = {"maker": MAKER, "val_fraction": arguments.val_fraction, "source": arguments.source}
     if arguments.tokenizer != "bytes":
         request["tokenizer"] = arguments.tokenizer
     text = None
@@ -427,14 +426,11 @@ def make(arguments):
         request["source"] = "file"
         request["sha256"] = hashlib.sha256(text).hexdigest()
     folder = common.Folder(arguments.out)
-    made = None if arguments.force else made_before(folder, request)
-    if made:
-        common.remove(folder.file("progress.json"))
-        say("%s is up to date: %s, %d + %d tokens" % (arguments.out, made["made_from"], made["train_tokens"], made["val_tokens"]))
+    if not arguments.force and up_to_date(folder, request):
         return
-    tokenizer = common.open_tokenizer(arguments.tokenizer)
+    tokenizer = open_tokenizer(arguments.tokenizer, folder)
     if text is None:
-        description, text = fetch(arguments.source)
+        description, text = find_text(arguments.source)
     else:
         description = os.path.basename(arguments.text)
     say("text: %s, %.2f MB" % (description, len(text) / 1e6))
@@ -446,17 +442,12 @@ def make(arguments):
         say("note: this is a short text; a model will soon know it by heart")
     train, val = split(text, arguments.val_fraction)
 
+    unfinished = dict(request, text=hashlib.sha256(text).hexdigest())
+    if arguments.force or (common.read_progress(folder) or {}).get("request") != unfinished:
+        common.clear(folder)
     common.remove(folder.file("made.json"))  # first to go, last to come: with it the files are whole
     parts = [("val.bin", "validation", val), ("train.bin", "training", train)]
-    tokens = write_shards(folder, dict(request, text=hashlib.sha256(text).hexdigest()), parts, tokenizer, arguments.workers)
-    common.write_file(folder.file("tokenizer.bin"), common.tokenizer_pieces(tokenizer.tokens, tokenizer.eot))
-    files = {name: common.file_size(folder.file(name)) for name in ("train.bin", "val.bin", "tokenizer.bin")}
-    for name, size in files.items():
-        say("wrote %s, %d bytes" % (os.path.join(arguments.out, name), size))
-    common.write_json(folder.file("made.json"), {"made_from": description, "request": request, "text_bytes": len(text), "train_tokens": tokens["train.bin"],
-                                                 "val_tokens": tokens["val.bin"], "files": files})
-    common.remove(folder.file("progress.json"))
-    say("%d tokens to train on, %d to validate (%s)" % (tokens["train.bin"], tokens["val.bin"], "one token a byte" if tokenizer.name == "bytes" else "GPT-2's"))
+    common.finish(folder, request, description, write_shards(folder, unfinished, parts, tokenizer, arguments.workers), tokenizer)
 
 
 def fraction(text):

@@ -13,6 +13,8 @@ import sys
 
 import common
 from common import Refusal
+from download import fetch, source_of
+from tokenizer import open_tokenizer
 
 URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"  # 1,115,394 bytes
@@ -28,11 +30,11 @@ def sections(text):
 
 def make(arguments):
     folder = common.Folder(arguments.out or common.beside("tinyshakespeare"))
-    request = {"maker": "tinyshakespeare 1", "tokenizer": arguments.tokenizer, "source": common.source_of(arguments)}
+    request = {"maker": "tinyshakespeare 1", "tokenizer": arguments.tokenizer, "source": source_of(arguments)}
     if common.finished(folder, request, arguments.force):
         return
-    tokenizer = common.open_tokenizer(arguments.tokenizer)
-    with open(common.fetch(arguments.url, folder.file("tiny_shakespeare.txt"), arguments.sha256), "rb") as file:
+    tokenizer = open_tokenizer(arguments.tokenizer, folder)
+    with open(fetch(arguments.url, folder.file("tiny_shakespeare.txt"), arguments.sha256, arguments.force), "rb") as file:
         text = file.read()
     tokens = tokenizer.encode(sections(text))
     count = len(tokens) // 2

@@ -12,6 +12,7 @@ in TinyStories_train.bin llm.c has the same files in the order in which its proc
 Layouts, resuming and exit codes: data/common.py. Tests: dev/check_data.py
 """
 import argparse
+import hashlib
 import json
 import os
 import random
@@ -22,6 +23,8 @@ import zlib
 
 import common
 from common import Refusal
+from download import download_path, fetch, source_of
+from tokenizer import open_tokenizer
 
 URL = "https://huggingface.co/datasets/roneneldan/TinyStories/resolve/main/TinyStories_all_data.tar.gz"
 SHA256 = "26cf7605aca15bc4ea6fa637256400d9d01317b28ed296172b2d1dd160cd7699"  # 1,608,001,638 bytes
@@ -54,6 +57,13 @@ def unpack(archive, folder):
         os.rename(folder + ".part", folder)
 
 
+def remove_unpacked(folder):
+    """Removes what was unpacked in any run, of any source."""
+    for name in os.listdir(folder.path):
+        if name.startswith("unpacked."):
+            shutil.rmtree(folder.file(name))
+
+
 def read_stories(path, number):
     """The stories of the number-th file of its part, as bytes, shuffled."""
     try:
@@ -74,15 +84,16 @@ def layout(shard):
 
 def make(arguments):
     folder = common.Folder(arguments.out or common.beside("tinystories"))
-    request = {"maker": "tinystories 1", "tokenizer": arguments.tokenizer, "source": common.source_of(arguments)}
+    request = {"maker": "tinystories 1", "tokenizer": arguments.tokenizer, "source": source_of(arguments)}
     if common.finished(folder, request, arguments.force):
         return
-    tokenizer = common.open_tokenizer(arguments.tokenizer)
+    tokenizer = open_tokenizer(arguments.tokenizer, folder)
     name = folder.file("TinyStories_all_data.tar.gz")
-    archive = common.download_path(arguments.url, name, arguments.sha256)
-    unpacked = archive[:-len(".tar.gz")]
+    unpacked = folder.file("unpacked." + hashlib.sha256(request["source"].encode()).hexdigest()[:8])  # of another source: another folder
+    if arguments.force:
+        remove_unpacked(folder)
     if not os.path.isdir(unpacked):
-        unpack(common.fetch(arguments.url, name, arguments.sha256), unpacked)
+        unpack(fetch(arguments.url, name, arguments.sha256, arguments.force), unpacked)
     files = [os.path.join(unpacked, name) for name in sorted(os.listdir(unpacked))]
     stream = common.TokenStream(folder, request, layout)
     progress = common.Progress("tokenize", "M tokens")
@@ -96,8 +107,8 @@ def make(arguments):
     progress.end()
     common.finish(folder, request, "TinyStories", stream.done, tokenizer)
     if not arguments.keep:
-        shutil.rmtree(unpacked, ignore_errors=True)
-        common.remove(archive)
+        remove_unpacked(folder)
+        common.remove(download_path(arguments.url, name, arguments.sha256))
 
 
 def main():

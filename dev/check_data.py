@@ -2,8 +2,8 @@
 """check_data.py - the data makers in data/, against a server on this machine that behaves badly, killed at every step, and their files read by other code
 
 Each maker runs in a process of its own (fork), so that limits, missing libraries and the moment of its death can be set; the server is another process.
-No network, no library: what needs tiktoken, pyarrow or the encoder program is skipped with a reason where they are missing. GPT-2's part uses a made-up
-vocabulary of 50257 tokens, whose encoder in Python is ten lines.
+No network, no library: what needs pyarrow, the encoder program (built here where there is a compiler) or tiktoken (a judge of it) is skipped with a reason
+where they are missing. GPT-2's part uses a made-up vocabulary of 50257 tokens, whose encoder in Python is ten lines.
 """
 import functools
 import hashlib
@@ -106,6 +106,11 @@ def put(name, data):
     return hashlib.sha256(data).hexdigest()
 
 
+def progress_note(folder):
+    """The note of where to go on, if there is one."""
+    return json.loads(get(folder, "progress.json")) if os.path.exists(at(folder, "progress.json")) else None
+
+
 def get(*names):
     with open(at(*names), "rb") as file:
         return file.read()
@@ -122,6 +127,7 @@ def requests():
 def kill_at(n):
     """This process kills itself before the n-th step that touches the disk or the network. Returns where the steps are counted."""
     import common
+    import download
     steps = [0]
 
     def counted(function):
@@ -134,7 +140,7 @@ def kill_at(n):
         return step
     for name in ("replace", "rename", "fsync", "remove"):
         setattr(os, name, counted(getattr(os, name)))
-    common.open_url = counted(common.open_url)
+    download.open_url = counted(download.open_url)
     common.TokenStream.write = counted(common.TokenStream.write)
     return steps
 
@@ -151,7 +157,8 @@ def maker(name, arguments, setup=lambda: None, kill=None, terminal=False):
             os.dup2(fd, 1)
             os.dup2(fd, 2)
             import common
-            common.CHECKPOINT_TOKENS, common.BATCH_BYTES, common.RETRY_SECONDS = 3000, 1000, (0.01, 0.02)
+            import download
+            common.CHECKPOINT_TOKENS, common.BATCH_BYTES, download.RETRY_SECONDS = 3000, 1000, (0.01, 0.02)
             common.HERE, sys.argv = at("beside"), [name + ".py"] + arguments
             os.fsync = lambda fd: None  # a killed process loses nothing of what it wrote: only a machine that loses power would tell the difference
             steps = kill_at(kill) if kill is not None else [0]
@@ -272,6 +279,17 @@ def made_of(folder, name):
         return str(error)
 
 
+def interleaved(text, *parts):
+    """Is text what comes of taking its paragraphs, each different, from the fronts of the parts? Then these have its order and share nothing."""
+    rest = list(parts)
+    for paragraph in re.split(rb"(?<=\n\n)", text):
+        which = next((i for i, part in enumerate(rest) if part.startswith(paragraph)), None)
+        if which is None:
+            return False
+        rest[which] = rest[which][len(paragraph):]
+    return not any(rest)
+
+
 def words(rng, count):
     return " ".join(rng.choice(["the", "a", "cat", "naïve", "saw", "3", "€uro", "ran,", "it's", "Who?", "日本"]) for _ in range(count))
 
@@ -349,12 +367,22 @@ def finished_sets():
     put("ts_plain/tiny_shakespeare.txt", b"something else")
     expect("tinyshakespeare", base + ["-m", "bytes", "--force"], words=["is another file", "wrote"])
     c.check(contents("ts_plain") == before and len(requests()) == 1, "a text that is not the right one is fetched again")
+    anything = ["-m", "bytes", "--sha256", "any", "--url", HOST + "/plain/shakespeare.txt", "--out", at("ts_any")]
+    expect("tinyshakespeare", anything)
+    expect("tinyshakespeare", anything)
+    c.check(len(requests()) == 1, "a finished set without a checksum is not fetched again")
+    expect("tinyshakespeare", anything + ["--force"])
+    c.check(len(requests()) == 1 and contents("ts_any") == before, "without a checksum, --force fetches again")
     os.truncate(at("ts_plain", "tiny_shakespeare_train.bin"), 2000)
     expect("tinyshakespeare", base + ["-m", "bytes"], 1, ["tiny_shakespeare_train.bin has another size", "HINT"])
     with open(at("ts_plain", "made.json"), "w") as file:
         file.write("{")
     expect("tinyshakespeare", base + ["-m", "bytes"], words=["wrote"])
     c.check(contents("ts_plain") == before, "a damaged note: made again")
+    note = json.loads(get("ts_plain/made.json"))
+    for key in ("files", "tokens", "complete"):
+        put("ts_plain/made.json", json.dumps({k: v for k, v in note.items() if k != key}).encode())
+        expect("tinyshakespeare", base + ["-m", "bytes"], words=["wrote"])
     import common
     lock = common.Folder(at("ts_plain"))
     expect("tinyshakespeare", base + ["-m", "bytes"], 1, ["another data maker", "HINT"])
@@ -400,6 +428,27 @@ def tinystories():
     c.check(contents("stories_full") == wanted, "tinystories: goes on when there is room again")
     expect("tinystories", ["-m", "bytes", "--sha256", "any", "--url", at("served/shakespeare.txt"), "--out", at("stories_bad")], 1, ["cannot be unpacked", "HINT"])
 
+    # another archive at the same address, and another one with a checksum
+    old = hashlib.sha256(get("served/stories.tar.gz")).hexdigest()
+    with tarfile.open(at("served/stories.tar.gz"), "w:gz") as archive:
+        for number in (3, 2):
+            archive.add(at(f"data{number:02d}.json"), f"data{3 - number:02d}.json")
+    others = contents("stories1")
+    requests()
+    expect("tinystories", base + ["--out", at("stories1"), "--keep", "--force"])
+    changed = contents("stories1")
+    c.check(len(requests()) == 1 and changed["TinyStories_val.bin"] != others["TinyStories_val.bin"], "tinystories: --force takes the archive that is there now")
+    expect("tinystories", base + ["--out", at("stories2")])
+    c.check(contents("stories2") == changed, "tinystories: forced as if made in an empty folder")
+    os.makedirs(at("stories3"))
+    for name in os.listdir(at("stories1")):
+        if not name.endswith((".bin", ".json")):
+            os.rename(at("stories1", name), at("stories3", name))
+    new = hashlib.sha256(get("served/stories.tar.gz")).hexdigest()
+    expect("tinystories", ["-m", "bytes", "--sha256", new, "--url", HOST + "/plain/stories.tar.gz", "--out", at("stories3")])
+    c.check(contents("stories3") == changed and old != new, "tinystories: what was unpacked from elsewhere is not used")
+    c.check(not [name for name in os.listdir(at("stories3")) if name.startswith("unpacked")], "tinystories: nor is it left", str(os.listdir(at("stories3"))))
+
 
 def fineweb():
     rng = random.Random(3)
@@ -429,13 +478,43 @@ def fineweb():
     c.check(not requests(), "a finished fineweb asks for nothing")
     web = base + ["--url", HOST + "/plain"]
     killed_everywhere("fineweb", web + ["--out", at("edu_kill")], "edu_kill", wanted, 20)
+    requests()
     for shards in (1, 1, 3):
         text = expect("fineweb", web + ["--out", at("edu_grow"), "--shards", str(shards)])
         check_tokens("edu_grow", shards + 1)
+        if shards == 1 and "up to date" not in text:
+            half = f"{json.loads(get('edu_grow/progress.json'))['source']:03d}_00000.jsonl"
+            c.check(os.path.exists(at("edu_grow", half)) and f"kept for more shards: {half}" in text, "a file that is half used stays", text)
     c.check("going on after 40,000 tokens" in text, "more shards are added to those that are there", text)
+    c.check(progress_note("edu_grow")["source"] > 0, "the first file is used up")
+    put("edu_grow/000_00000.jsonl", b"left by a run that was killed before it could remove it")
     expect("fineweb", web + ["--out", at("edu_grow")])
     check_tokens("edu_grow")
     c.check(contents("edu_grow") == wanted, "fineweb: grown, the same bytes")
+    c.check(sum(half in line for line in requests()) == 1 and not [f for f in os.listdir(at("edu_grow")) if ".jsonl" in f], "fineweb: it is fetched once, and goes at the end")
+
+    # notes: of a run that wanted more shards, and damaged ones
+    part, step = base + ["--url", HOST + "/plain", "--out", at("edu_note")], 30
+    while True:
+        shutil.rmtree(at("edu_note"), ignore_errors=True)
+        if maker("fineweb", part, kill=step)[0] != "killed":
+            break
+        note = progress_note("edu_note")
+        if note and note["shard"] > 1 and note["count"]:
+            break
+        step += 3
+    c.check(note and note["count"] > 0, "a run that ended within a shard", str(note))
+    expect("fineweb", part + ["--shards", "0"], words=["going on after", "tokens in"])
+    c.check(progress_note("edu_note")["count"] == note["count"], "fewer shards than there are: they are left as they are")
+    for key in ("shard", "count", "source", "document", "skip", "done"):
+        put("edu_note/progress.json", json.dumps({k: v for k, v in note.items() if k != key}).encode())
+        expect("fineweb", part, 1, ["progress.json", "is damaged", "--force"])
+    put("edu_note/progress.json", json.dumps(dict(note, done={"x": None})).encode())
+    expect("fineweb", part, 1, ["progress.json", "is damaged", "--force"])
+    put("edu_note/files.json", b'{"files": [{"path": 7}]}')
+    expect("fineweb", part, 1, ["progress.json", "is damaged", "--force"])
+    expect("fineweb", part + ["--force"])
+    c.check(contents("edu_note") == wanted, "forced, the whole set")
     shorter = ["--shard-size", str(2 * size), "--out", at("edu_grow"), "--url", HOST + "/plain", "-t", "edu", "-m", "bytes"]
     expect("fineweb", shorter, 1, ["shard_size: 20000, not 40000", "HINT"])
     expect("fineweb", shorter + ["--force"])
@@ -443,13 +522,19 @@ def fineweb():
     local = ["--url", at(folder, "sample/10BT"), "--out", at("edu_local")]
     expect("fineweb", base + local)
     c.check(contents("edu_local") == wanted and len(os.listdir(at(folder, "sample/10BT"))) == 3, "fineweb from a folder, which is left as it is")
+    for number, name in enumerate(sorted(os.listdir(at(folder, "sample/10BT")))):
+        put(f"blank/{name}", get(folder, "sample/10BT", name).replace(b"\n", b"\n\n" if number else b"\n \n") + b"\n")
+    blank = base + ["--url", at("blank"), "--out", at("edu_blank")]
+    expect("fineweb", blank)
+    c.check(contents("edu_blank") == wanted, "blank lines are no documents")
+    killed_everywhere("fineweb", blank, "edu_blank", wanted, 4)
     put("bad/a.jsonl", b'{"text": "x"}\n{"txt": "y"}\n')
     expect("fineweb", base + ["--url", at("bad"), "--out", at("edu_bad")], 1, ["a.jsonl', line 2", "HINT"])
     expect("fineweb", base + ["--url", at("beside"), "--out", at("edu_bad")], 1, ["there is no .parquet"])
     expect("fineweb", base + ["--url", HOST + "/plain/nothing", "--out", at("edu_bad2")], 1, ["HTTP 404", "HINT"])
     put("pq/a.parquet", b"PAR1 and no more")
     hide = functools.partial(sys.modules.__setitem__, "pyarrow", None)
-    expect("fineweb", base + ["--url", at("pq"), "--out", at("edu_pq")], 1, ["pip install pyarrow"], setup=hide)
+    expect("fineweb", base + ["--url", at("pq"), "--out", at("edu_pq")], 1, ["needs the library pyarrow", "python3 -m venv", "bin/pip install pyarrow"], setup=hide)
     try:
         import pyarrow
         import pyarrow.parquet
@@ -458,8 +543,18 @@ def fineweb():
     expect("fineweb", base + ["--url", at("pq"), "--out", at("edu_pq")], 1, ["is no whole parquet file", "HINT"])
     for number, documents in enumerate(files):
         table = pyarrow.table({"id": [1] * len(documents), "text": documents})
-        pyarrow.parquet.write_table(table, at("pq", f"{number}.parquet"), row_group_size=30)
+        pyarrow.parquet.write_table(table, at("pq", f"{number}.parquet"), row_group_size=30, compression="none")
     os.remove(at("pq/a.parquet"))
+    data = get("pq/1.parquet")
+    first = data.index(files[1][30].encode()[:20])  # in the second of three row groups
+    put("spoiled/1.parquet", data[:first - 60] + b"\xff" * 120 + data[first + 60:])
+    text = expect("fineweb", base + ["--url", at("spoiled"), "--out", at("edu_pq")], 1, ["1.parquet', row group 1 of 3", "damaged: remove it"])
+    c.check(len(text[text.find("ERROR: "):].strip().splitlines()) == 2, "a corrupt page: one line and a hint", text)
+    os.makedirs(at("numbers"))
+    pyarrow.parquet.write_table(pyarrow.table({"text": [1, 2]}), at("numbers/a.parquet"))
+    expect("fineweb", base + ["--url", at("numbers"), "--out", at("edu_pq_int")], 1, ["a.parquet' has a column text of type int64"])
+    pyarrow.parquet.write_table(pyarrow.table({"words": ["a"]}), at("numbers/a.parquet"))
+    expect("fineweb", base + ["--url", at("numbers"), "--out", at("edu_pq_int")], 1, ["a.parquet' has no column text"])
     pq = base + ["--url", at("pq"), "--out", at("edu_pq2")]
     expect("fineweb", pq)
     c.check(contents("edu_pq2") == wanted, "fineweb from parquet files")
@@ -489,6 +584,8 @@ def hellaswag():
                          (b'{"ctx": "\\u0000", "endings": ["a", "b", "c", "d"], "label": 1}', "question 1 (from 0) has an empty context")):
         put("bad.jsonl", good + bad)
         expect("hellaswag", ["-m", "bytes", "--input", at("bad.jsonl"), "--out", at("hs_bad")], 1, [message])
+    put("tokenizer.jsonl", good)
+    expect("hellaswag", ["-m", "bytes", "--input", at("tokenizer.jsonl"), "--out", at("hs_bad")], 1, ["a tokenizer's name", "another name"])
     put("bad.jsonl", b"\n")
     expect("hellaswag", ["-m", "bytes", "--input", at("bad.jsonl"), "--out", at("hs_bad")], 1, ["holds 0 questions"])
 
@@ -499,11 +596,14 @@ def make_text():
     base = ["--text", at("text.txt")]
     expect("make_text", base + ["--out", at("mt")])
     wanted = contents("mt")
-    both = bytes(read_shard(wanted["train.bin"])) + bytes(read_shard(wanted["val.bin"]))
-    c.check(sorted(both.split(b"\n\n")) == sorted(get("text.txt").split(b"\n\n") + [b""]) or sorted(both) == sorted(get("text.txt")), "make_text: all of the text, once")
+    c.check(interleaved(get("text.txt"), *[bytes(read_shard(wanted[name])) for name in ("train.bin", "val.bin")]), "make_text: all of the text, once, in order")
+    expect("make_text", base + ["--out", at("mt")], words=["up to date"])
+    c.check(set(json.loads(get("mt/made.json"))) == set(json.loads(get("hs/made.json"))), "make_text: the note is like the others'")
+    expect("make_text", base + ["--out", at("stories")], 1, ["holds a finished data set of another kind", "HINT"])
+    c.check(os.path.exists(at("stories/TinyStories_train.bin")), "make_text leaves another maker's files")
     killed_everywhere("make_text", base + ["--out", at("mt_kill")], "mt_kill", wanted, 16)
     maker("make_text", base + ["--out", at("mt_other")], kill=80)
-    put("text.txt", get("text.txt")[::-1])
+    put("text.txt", b"\n\n".join(get("text.txt").split(b"\n\n")[::-1]))
     for out in ("mt_other", "mt_fresh"):
         expect("make_text", base + ["--out", at(out)])
     c.check(contents("mt_other") == contents("mt_fresh") != wanted, "make_text: another text after an interruption starts anew")
@@ -538,39 +638,37 @@ def encode_by_hand(text, ranks):
     return out
 
 
+# How GPT-2 cuts text into words before it merges bytes [Radford et al. 2019, the released encoder].
+GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+
 def gpt2():
     import common
+    import tokenizer
     merges, ranks = made_up_vocabulary()
     put("served/vocab.bpe", merges)
     tokens = sorted(ranks, key=ranks.get) + [b"<|endoftext|>"]
     file = struct.pack("<256I", 20240328, 2, 50257, 50256, *[0] * 252) + b"".join(bytes([len(token)]) + token for token in tokens)
-    hidden = functools.partial(sys.modules.__setitem__, "tiktoken", None)
 
-    def setup(library):
+    def setup(encoder=tokenizer.ENCODER, read_only=False, batch=1000):
         os.environ["GPT2_MERGES_URL"] = HOST + "/cut/vocab.bpe"
-        common.GPT2_MERGES_SHA256, common.GPT2_TOKENIZER_SHA256 = hashlib.sha256(merges).hexdigest(), hashlib.sha256(file).hexdigest()
-        if not library:
-            hidden()
+        tokenizer.GPT2_MERGES_SHA256, tokenizer.GPT2_TOKENIZER_SHA256 = hashlib.sha256(merges).hexdigest(), hashlib.sha256(file).hexdigest()
+        tokenizer.ENCODER, common.BATCH_BYTES = encoder, batch
+        signal.alarm(60)
+        access = os.access
+        if read_only:
+            os.access = lambda path, mode: access(path, mode) and not (path == common.HERE and mode & os.W_OK)
     os.chdir(TMP)  # no gpt2_tokenizer.bin of the user's here
-
-    def nothing():
-        hidden()
-        common.ENCODER = at("nothing")
     sha = hashlib.sha256(get("served/shakespeare.txt")).hexdigest()
     base = ["--sha256", sha, "--url", at("served/shakespeare.txt")]
-    expect("tinyshakespeare", base + ["--out", at("g_none")], 1, ["neither is here", "pip install tiktoken", "--tokenizer bytes"], setup=nothing)
-    engines = []
-    try:
-        import tiktoken  # noqa: F401
-        engines.append(("tiktoken", True))
-    except ImportError:
-        c.skip("GPT-2's tokens by tiktoken", "it is not installed")
-    if not os.access(common.ENCODER, os.X_OK) and os.path.exists(os.path.join(ROOT, "dev/tokenize_text.cu")):
-        run("make -s build/tokenize_text")
-    if os.access(common.ENCODER, os.X_OK):
-        engines.append(("the encoder program", False))
-    else:
-        c.skip("GPT-2's tokens by the encoder program", "build/tokenize_text is not built")
+    expect("tinyshakespeare", base + ["--out", at("g_none")], 1, ["encoder program, and it cannot be made", "HINT", "make -C", "--tokenizer bytes"],
+           setup=functools.partial(setup, at("nothing/build/tokenize_text")))
+    if not os.access(tokenizer.ENCODER, os.X_OK) and run("make -s build/tokenize_text")[0]:
+        return c.skip("GPT-2's tokens", "build/tokenize_text cannot be built")
+
+    def tokens_of(folder):
+        made = contents(folder)
+        return sum((read_shard(made[f]) for f in sorted(made, key=lambda f: f[-10:]) if f.startswith("fineweb")), [])
     rng = random.Random(7)
     ascii_words = ["the", "cat", "it's", "we'll", "x1y22", "Hi!", "(a)", "  gap", "\n", "don't'"]
     documents = [" ".join(rng.choice(ascii_words) for _ in range(rng.randrange(0, 90))) for _ in range(250)]
@@ -578,36 +676,48 @@ def gpt2():
     documents[4] = "a\0b"
     expected = [token for document in documents for token in [50256] + encode_by_hand(document, ranks)]
     put("docs/a.jsonl", "".join(json.dumps({"text": document}) + "\n" for document in documents).encode())
-    put("text.txt", ("\n\n".join(documents[5:]) * 3).encode())
-    kinds = {}
-    for name, library in engines:
-        shutil.rmtree(at("beside"), ignore_errors=True)
-        os.makedirs(at("beside"))
-        out = "g_" + str(library)
-        expect("fineweb", ["--url", at("docs"), "--shard-size", "5000", "--out", at(out)], setup=functools.partial(setup, library))
-        made = contents(out)
-        got = sum((read_shard(made[f]) for f in sorted(made, key=lambda f: f[-10:]) if f.startswith("fineweb")), [])
-        c.check(got == expected, f"{name}: the tokens of {len(documents)} documents", f"{len(got)} instead of {len(expected)}")
-        c.check(get("beside/gpt2_tokenizer.bin") == file == made["tokenizer.bin"], f"{name}: tokenizer file, from merges whose download was cut")
-        requests()
-        expect("tinyshakespeare", base + ["--out", at(out + "_ts")], setup=functools.partial(setup, library))
-        expect("make_text", ["--text", at("text.txt"), "--tokenizer", "gpt2", "--out", at(out + "_mt")], setup=functools.partial(setup, library))
-        mt = contents(out + "_mt")
-        text = b"".join(tokens[token] for part in ("train.bin", "val.bin") for token in read_shard(mt[part]))
-        c.check(sorted(text) == sorted(get("text.txt").replace(b"\0", b"")) and max(read_shard(mt["train.bin"])) < 50256, f"{name}: make_text")
-        expect("hellaswag", ["--input", at("mmlu.jsonl"), "--out", at(out + "_hs")], setup=functools.partial(setup, library))
-        c.check(not requests(), f"{name}: the vocabulary is fetched once")
-        texts = [(label, b"".join(tokens[t] for t in context)) for label, context, _ in read_questions(get(out + "_hs", "mmlu.bin"))]
-        items = [json.loads(line) for line in get("mmlu.jsonl").splitlines()]
-        c.check([text for _, text in texts] == [f"Question: {item['question']}\n\nAnswer:".encode() for item in items], f"{name}: hellaswag")
-        kinds[name] = [contents(out + more) for more in ("", "_ts", "_mt", "_hs")]
-    if len(kinds) == 2:
-        c.check(kinds["tiktoken"] == kinds["the encoder program"], "both encoders make the same files")
+    put("text.txt", "\n\n".join(f"{number}: {document}" for number, document in enumerate(documents[5:] * 3)).encode())
+    put("tree/Makefile", f"build/tokenize_text:\n\tmkdir -p build; cp '{tokenizer.ENCODER}' $@\n".encode())
+    expect("fineweb", ["--url", at("docs"), "--shard-size", "5000", "--out", at("g")], setup=functools.partial(setup, at("tree/build/tokenize_text")), words=["making the encoder"])
+    c.check(tokens_of("g") == expected, f"GPT-2's tokens of {len(documents)} documents")
+    c.check(get("beside/gpt2_tokenizer.bin") == file == contents("g")["tokenizer.bin"], "tokenizer file, from merges whose download was cut")
+    put("counting", f"#!/bin/sh\necho >> '{at('runs')}'\nexec '{tokenizer.ENCODER}' \"$@\"\n".encode())
+    os.chmod(at("counting"), 0o700)
+    expect("fineweb", ["--url", at("docs"), "--out", at("g_nul")], setup=functools.partial(setup, at("counting"), batch=1 << 20))
+    c.check(tokens_of("g_nul") == expected and get("runs") == b"\n" * 3, "a document with a NUL goes alone, the others together", f"{len(get('runs'))} runs of the encoder")
+    requests()
+    expect("tinyshakespeare", base + ["--out", at("g_ts")], setup=setup)
+    expect("make_text", ["--text", at("text.txt"), "--tokenizer", "gpt2", "--out", at("g_mt")], setup=setup)
+    parts = [read_shard(contents("g_mt")[name]) for name in ("train.bin", "val.bin")]
+    c.check(max(map(max, parts)) < 50256 and interleaved(get("text.txt").replace(b"\0", b""), *[b"".join(tokens[token] for token in part) for part in parts]), "make_text with GPT-2's tokens")
+    put("latin1.txt", get("text.txt").replace(b"cat", b"ch\xe2t\xff"))
+    expect("make_text", ["--text", at("latin1.txt"), "--tokenizer", "gpt2", "--out", at("g_latin1")], setup=setup)
+    parts = [b"".join(tokens[token] for token in read_shard(get("g_latin1", name))) for name in ("train.bin", "val.bin")]
+    c.check(interleaved(get("latin1.txt").replace(b"\0", b""), *parts), "bytes that are not UTF-8 stay")
+    expect("hellaswag", ["--input", at("mmlu.jsonl"), "--out", at("g_hs")], setup=setup)
+    c.check(not requests(), "the vocabulary is fetched once")
+    texts = [b"".join(tokens[t] for t in context) for _, context, _ in read_questions(get("g_hs/mmlu.bin"))]
+    c.check(texts == [f"Question: {json.loads(line)['question']}\n\nAnswer:".encode() for line in get("mmlu.jsonl").splitlines()], "hellaswag with GPT-2's tokens")
+
     put("beside/gpt2_tokenizer.bin", file[:-1])
-    if engines:
-        expect("tinyshakespeare", base + ["--out", at("g_bad")], 1, ["is no whole tokenizer file", "HINT"], setup=functools.partial(setup, engines[0][1]))
-        put("beside/gpt2_tokenizer.bin", file[:-14] + b"\x0d<|endOFtext|>")
-        expect("tinyshakespeare", base + ["--out", at("g_bad")], 1, ["does not hold GPT-2's 50257 tokens"], setup=functools.partial(setup, engines[0][1]))
+    expect("tinyshakespeare", base + ["--out", at("g_bad")], 1, ["is no whole tokenizer file", "HINT"], setup=setup)
+    put("beside/gpt2_tokenizer.bin", file[:-14] + b"\x0d<|endOFtext|>")
+    expect("tinyshakespeare", base + ["--out", at("g_bad")], 1, ["does not hold GPT-2's 50257 tokens"], setup=setup)
+    os.remove(at("beside/gpt2_tokenizer.bin"))
+    for folder, read_only in (("g_readonly", True), ("beside", False)):
+        expect("tinyshakespeare", base + ["--out", at(folder)], setup=functools.partial(setup, read_only=read_only))
+        c.check(get(folder, "gpt2_tokenizer.bin") == file and get(folder, "tiny_shakespeare_train.bin") == get("g_ts/tiny_shakespeare_train.bin"), f"the tokenizer is made in {folder}")
+        os.remove(at(folder, "gpt2_tokenizer.bin"))
+
+    try:
+        import tiktoken
+    except ImportError:
+        return c.skip("GPT-2's tokens are tiktoken's", "it is not installed")
+    judge = tiktoken.Encoding("made up", pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={})
+    documents += [words(rng, 50) + "\u00a0\u2003\r\n\t  \u0301x\U0001f600" for _ in range(100)]
+    put("docs/a.jsonl", "".join(json.dumps({"text": document}) + "\n" for document in documents).encode())
+    expect("fineweb", ["--url", at("docs"), "--out", at("g_judge")], setup=setup)
+    c.check(tokens_of("g_judge") == [token for document in documents for token in [50256] + judge.encode_ordinary(document)], "GPT-2's tokens are tiktoken's")
 
 
 def main():

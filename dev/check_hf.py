@@ -13,7 +13,9 @@ import os
 import random
 import re
 import shutil
+import signal
 import struct
+import subprocess
 import sys
 import tempfile
 
@@ -208,7 +210,14 @@ def check_variations():
     where = {"transformer." + n: f"model-0000{1 if n in half else 2}-of-00002.safetensors" for n in SHAPES}
     put(place("sharded/model.safetensors.index.json"), json.dumps({"metadata": {}, "weight_map": where}))
     put(place("sharded/config.json"), json.dumps({key: value for key, value in CONFIG.items() if key != "model_type"}))
-    for name, arguments in (("without prefix, with lm_head and masks", ["plain"]), ("a folder by its file", ["plain/model.safetensors"]), ("no config.json, --heads", ["bare", "--heads", str(NH)]),
+    put_model("head", safetensors(model, "F32", names=set(SHAPES) - {"wte.weight"}, extra=[("lm_head.weight", "F32", [V, C], wte)]))
+    put_model("compiled", safetensors(model, "F32", prefix="_orig_mod.transformer.", extra=[("_orig_mod.lm_head.weight", "F32", [V, C], wte)]))
+    put_model("half", b"")
+    os.rename(place("half/model.safetensors"), place("half/model.fp16.safetensors"))
+    refused("a folder with another .safetensors file only", ["import", "half", "variation.bin"], ["only model.fp16.safetensors", "name the file: half/model.fp16.safetensors"])
+    put(place("half/model.fp16.safetensors"), safetensors(model, "F32"))
+    for name, arguments in (("wte saved as lm_head", ["head"]), ("names of torch.compile", ["compiled"]), ("a file with config.json beside it", ["half/model.fp16.safetensors"]),
+                            ("without prefix, with lm_head and masks", ["plain"]), ("a folder by its file", ["plain/model.safetensors"]), ("no config.json, --heads", ["bare", "--heads", str(NH)]),
                             ("shards", ["sharded"]), ("shards by their index", ["sharded/model.safetensors.index.json"])):
         code, out = tool(["import", arguments[0], "variation.bin"] + arguments[1:])
         c.check(code == 0 and content(place("variation.bin")) == want, f"import: {name}", out)
@@ -261,6 +270,16 @@ def check_refusals():
         ("another network", safetensors({}, "F32", extra=[("model.embed_tokens.weight", "F32", [1], bytes(4))]), {}, ["no GPT-2", "model.embed_tokens.weight"]),
         ("an unknown tensor", safetensors(model, "F32", extra=[("score.weight", "F32", [1], bytes(4))]), {}, ["score.weight"]),
         ("an untied head", safetensors(model, "F32", extra=[("lm_head.weight", "F32", [V, C], wte[:-4] + b"abcd")]), {}, ["lm_head.weight", "tied"]),
+        ("a head of another type", safetensors(model, "F32", extra=[("lm_head.weight", "BF16", [V, C], wte[:2 * V * C])]), {}, ["lm_head.weight is of type BF16, wte.weight of F32"]),
+        ("a head without embedding of positions", safetensors(model, "F32", names={"h.0.ln_1.weight"}, extra=[("lm_head.weight", "F32", [V, C], wte)]), {}, ["lacks tensor wte.weight"]),
+        ("a billion layers", safetensors(model, "F32", extra=[("h.999999999.x.y", "F32", [1], bytes(4))]), {}, ["layer 999999999", "4096 layers"]),
+        ("a layer beyond all numbers", safetensors(model, "F32", extra=[("h." + "9" * 5000 + ".x", "F32", [1], bytes(4))]), {}, ["has no place"]),
+        ("a layer in raised digits", safetensors(model, "F32", extra=[("h.\u00b2.x.y", "F32", [1], bytes(4))]), {}, ["has no place"]),
+        ("a truth for heads", whole, {"n_head": True}, ["n_head is true"]),
+        ("a text for heads", whole, {"n_head": "4"}, ['n_head is "4"']),
+        ("no heads", whole, {"n_head": 0}, ["n_head is 0"]),
+        ("a fraction of layers", whole, {"n_layer": 2.0}, ["n_layer is 2.0"]),
+        ("a text for the width", whole, {"n_embd": "32", "n_inner": 128}, ['n_embd is "32"']),
         ("a type that cannot be read", edited(lambda h: h["transformer.ln_f.weight"].update(dtype="F8_E4M3", shape=[4 * C])), {}, ["ln_f.weight"]),
         ("another model type", whole, {"model_type": "llama"}, ["llama", "GPT-2"]),
         ("another activation", whole, {"activation_function": "gelu"}, ["activation_function", "tanh"]),
@@ -298,6 +317,19 @@ def check_refusals():
         c.check(not os.path.exists(place("keep/model.safetensors")), f"export of {what}", "something was written")
     refused("export with an empty tokenizer", ["export", "good.bin", "keep", "--tokenizer-from", "empty"], ["no tokenizer"])
     refused("export over a file", ["export", "good.bin", "good.bin"], ["cannot make the folder"])
+
+
+def check_interruption():
+    """Ctrl-C while the model is read: from a pipe, so that the moment is sure."""
+    os.makedirs(place("pipe"))
+    os.mkfifo(place("pipe/model.safetensors"))
+    put(place("keep.bin"), b"old")
+    process = subprocess.Popen([sys.executable, TOOL, "import", "pipe", "keep.bin"], cwd=tmp, env=PYTHONS["without numpy"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               preexec_fn=lambda: (signal.signal(signal.SIGINT, signal.SIG_DFL), signal.alarm(30)))
+    with open(place("pipe/model.safetensors"), "wb"):  # waits for the reader
+        process.send_signal(signal.SIGINT)
+        out = process.communicate()[0]
+    c.check(process.returncode == 1 and out == "ERROR: interrupted\nHINT:  the same command begins again\n" and content(place("keep.bin")) == b"old", "Ctrl-C", out)
 
 
 def refused(name, arguments, words):
@@ -371,6 +403,7 @@ def check_transformers():
 check_round_trips()
 check_variations()
 check_refusals()
+check_interruption()
 check_safetensors_library()
 check_transformers()
 c.end()

@@ -119,7 +119,7 @@ for target in "all gpu cpu train test test-asan reference bench gpu-compile gpu-
     c.check(f"make {target} " in out, "make help", f"does not name {target}: {out}")
 code, out = make("doctor", machine(gpu))
 c.check(code == 0 and "would build and run train_gpt_fp8" in out and "nvcc" in out and "90a" in out, "make doctor", out)
-c.check(read("Makefile").count("\n") <= 90, "Makefile", "more than 90 lines")
+c.check(read("Makefile").count("\n") <= 100, "Makefile", "more than 100 lines")
 
 # ---- rebuilding: nothing twice, everything after a change of flags or of a header
 write("tree/llmc/y.h", "#define Y 1\n")

@@ -4,6 +4,7 @@
 The last line before a block that is not blank marks it:
     <!-- run -->             executed with bash, stopping at the first command that fails
     <!-- run NAME=value -->  the same with these variables set, to make it short: STEPS=20 for `make train`. The command itself stays as printed
+    <!-- run if COMMAND NAME=value -->  the same if there is such a command; skipped otherwise
     <!-- ci -->              a command that CI runs as such (make test, .ci/run, dev/run_tests.sh): executing it here would go round in circles
     ... (GPU) ...            needs a GPU: visible to the reader, not executed
     ... (network) ...        downloads something or installs packages: visible to the reader, not executed
@@ -18,7 +19,7 @@ import time
 
 from checking import Checks, ROOT, repository_files, run
 
-README_FILES = ["README.md", "data/README.md", "llmc/README.md", "dev/README.md"]
+README_FILES = ["README.md", "data/README.md", "llmc/README.md", "dev/README.md", "dev/reference/README.md"]
 CI_COMMANDS = r"(make test|bash \.ci/run|\.ci/run|dev/run_tests\.sh( \w+)?|make test-asan|make gpu-compile)"
 TIMEOUT = 400  # seconds for one block
 
@@ -55,7 +56,7 @@ def copy_tree(target):
     for f in repository_files():
         os.makedirs(os.path.join(target, os.path.dirname(f)), exist_ok=True)
         shutil.copy2(os.path.join(ROOT, f), os.path.join(target, f))
-    os.symlink(os.readlink(os.path.join(ROOT, "dev/data")), os.path.join(target, "dev/data"))  # a link to a folder, which is no file of the list
+    os.symlink("../data", os.path.join(target, "dev/data"))  # a link to a folder, which is no file of the list
     for made in ["build", "train_gpt_fp8_cpu", "data/text"]:  # what is there need not be made again: make compares times, which copy2 keeps
         path = os.path.join(ROOT, made)
         if os.path.isdir(path):
@@ -79,11 +80,13 @@ def main():
             c.check(not stray, name, f"commands outside of ```bash blocks: {stray}")
             for line, mark, commands in blocks(text):
                 where = f"{name}:{line}"
-                marked = re.fullmatch(r"<!-- run((?: [A-Z_]+=\S*)*) -->", mark)
-                if marked:
+                marked = re.fullmatch(r"<!-- run(?: if (\w+))?((?: [A-Z_]+=\S*)*) -->", mark)
+                if marked and marked.group(1) and not shutil.which(marked.group(1)):
+                    c.skip(where, f"there is no {marked.group(1)}")
+                elif marked:
                     env = dict(os.environ)
                     env.pop("MAKEFLAGS", None)
-                    env.update(v.split("=", 1) for v in marked.group(1).split())
+                    env.update(v.split("=", 1) for v in marked.group(2).split())
                     start = time.time()
                     code, out = run(["bash", "-euo", "pipefail", "-c", commands], cwd=tree, env=env, timeout=TIMEOUT)
                     c.check(code == 0, where, f"exit code {code} from\n{commands}\n--- its output ends with\n{out[-3000:]}")

@@ -22,6 +22,7 @@ RECIPES = "current|delayed|row|block|mx"
 # The CPU device's own (names that begin with cpu_ or Cpu) stand for a GPU's state, of which a process has one.
 GLOBALS = {
     "error_context()::context": "rank, step and what to do before the end: for messages only",
+    "run_signal_flag()::flag": "set by signal handlers, which get no argument",
     "option_specs()::specs": "the table of options: const, filled in at its first use",
     "profiler()::p": "the ring of the last launches and the profiler",
 }

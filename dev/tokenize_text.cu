@@ -1,4 +1,4 @@
-/* tokenize_text.cu - a text to a token shard, without Python: what the makers in data/ call where tiktoken is not installed
+/* tokenize_text.cu - a text to a token shard, without Python: what the makers in data/ call for GPT-2's tokens
  *
  *   make build/tokenize_text
  *   build/tokenize_text TEXT TOKENIZER OUT [none|blank-line|nul|endoftext]

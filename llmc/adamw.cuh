@@ -2,7 +2,8 @@
  *
  * What:      m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr (m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + wd p)   [Loshchilov & Hutter 2019, algorithm 2]
  *            g = grad_scale * grad (clipping). lerp(a,b,w) = fma(w, b, fma(-w, a, a)), as llm.c.
- * Shapes:    one tensor of `layers` equal parts of n elements, n % 8 == 0, 16-byte aligned; grid.y = part.
+ * Shapes:    one tensor of `layers` equal parts of n elements, n % 8 == 0, 16-byte aligned; grid.y = part. A rank that updates a shard of each part says
+ *            where it lies (AdamWLayout).
  * Numerics:  f32 inside. Without FP32 masters the parameter itself is the master and is rounded stochastically: an update smaller than half a BF16
  *            step would otherwise never move it. With FP32 masters the same rounding makes the BF16 copy. For T = float there is nothing to round.
  * Amax:      of the new BF16 values of each part, for FP8 weights (amax + part; NULL: not taken).
@@ -24,15 +25,20 @@ typedef struct {
 
 #define ADAMW_BLOCK 256
 
+// The elements [first, first + held) of each of `layers` parts of `part` elements. param and grad lie `stride` elements from part to part, and are given
+// from the part's first element; master, m, v hold the shard alone, `state_stride` from part to part. first, held and the strides are multiples of 8.
+typedef struct { size_t part, stride, first, held, state_stride; int layers; } AdamWLayout;
+
 template <class T, class G>
-static __global__ void adamw_kernel1(T* param, float* master, float* m, float* v, const G* grad, size_t n, unsigned* amax, AdamWParams a) {
+static __global__ void adamw_kernel1(T* param, float* master, float* m, float* v, const G* grad, AdamWLayout s, unsigned* amax, AdamWParams a) {
     size_t i = ((size_t)blockIdx.x * ADAMW_BLOCK + threadIdx.x) * 8;
     unsigned local = 0;
-    if (i < n) {
-        size_t at = blockIdx.y * n + i;
+    if (i < s.held) {
+        size_t at = blockIdx.y * s.state_stride + i, at_param = blockIdx.y * s.stride + s.first + i;
+        uint64_t element = blockIdx.y * s.part + s.first + i;
         float p[8], g[8], mm[8], vv[8];
-        if (master) { load8(p, master + at); } else { load8(p, param + at); }
-        load8(g, grad + at);
+        if (master) { load8(p, master + at); } else { load8(p, param + at_param); }
+        load8(g, grad + at_param);
         load8(mm, m + at);
         load8(vv, v + at);
         for (int e = 0; e < 8; e++) {
@@ -47,19 +53,25 @@ static __global__ void adamw_kernel1(T* param, float* master, float* m, float* v
         if (master) { store8(master + at, p); }
         if (sizeof(T) == 2) {
             for (int e = 0; e < 8; e++) {
-                p[e] = round_stochastic_bf16(p[e], noise_at(at + e, a.noise_key));
+                p[e] = round_stochastic_bf16(p[e], noise_at(element + e, a.noise_key));
                 local = max(local, abs_bits(p[e]));
             }
         }
-        store8(param + at, p);
+        store8(param + at_param, p);
     }
     amax_record(amax ? amax + blockIdx.y : amax, local);
 }
 
-// Updates param (layers*n) T and master (layers*n) f32 (NULL: param is the master), m, v (layers*n) f32 from grad (layers*n) G. Enqueues only.
+// Updates a shard (see AdamWLayout) of param T and master f32 (NULL: param is the master), m, v f32 from grad G. Enqueues only.
+template <class T, class G>
+static inline void adamw_update_shard(T* param, float* master, float* m, float* v, const G* grad, AdamWLayout s, unsigned* amax, AdamWParams a, cudaStream_t stream) {
+    if (s.held == 0) { return; }
+    launch<adamw_kernel1<T, G>>(dim3(CEIL_DIV(s.held, (size_t)ADAMW_BLOCK * 8), s.layers), dim3(ADAMW_BLOCK), 0, stream, param, master, m, v, grad, s, amax, a);
+}
+// The same for whole parts of n elements without gaps.
 template <class T, class G>
 static inline void adamw_update(T* param, float* master, float* m, float* v, const G* grad, size_t n, int layers, unsigned* amax, AdamWParams a, cudaStream_t stream) {
-    launch<adamw_kernel1<T, G>>(dim3(CEIL_DIV(n, (size_t)ADAMW_BLOCK * 8), layers), dim3(ADAMW_BLOCK), 0, stream, param, master, m, v, grad, n, amax, a);
+    adamw_update_shard(param, master, m, v, grad, AdamWLayout{n, n, 0, n, n, layers}, amax, a, stream);
 }
 
 // one thread: 8 elements, two Box-Muller pairs of hashed uniforms are not worth their logarithms here: a sum of four uniforms has the right mean,

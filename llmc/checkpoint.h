@@ -11,7 +11,8 @@
  *       It counts only good ones, so a broken checkpoint never pushes a good one out. llm.c computes the step to delete, and misses.
  *   I4  Steps later than the current one belong to another run in the same folder: never counted, never removed.
  *
- * Writing: checkpoint_begin (rank 0) -> model (rank 0), state (every rank) -> barrier -> checkpoint_done (rank 0) -> checkpoint_prune (rank 0).
+ * Writing: checkpoint_begin (rank 0) -> barrier -> model and states (all ranks, state_set.h) -> barrier -> checkpoint_done -> checkpoint_prune (rank 0).
+ * Reading: checkpoint_find_latest -> checkpoint_verify (every rank its part) -> if any rank found damage: checkpoint_find_before that step, and again.
  * Errors:  as in files.h. Rank 0 calls, except where said; nothing here communicates.
  * Tests:   dev/test/test_checkpoint_files.cu  */
 #ifndef LLMC_CHECKPOINT_H
@@ -23,16 +24,10 @@
 #include <string>
 #include <vector>
 
-#include "llmc/formats.h"
+#include "llmc/state_set.h"
 
 // ---------------------------------------------------------------------------- names
 
-static inline void checkpoint_model_path(char path[FILE_PATH_MAX], const char* folder, int step) {
-    snprintf(path, FILE_PATH_MAX, "%s/model_%08d.bin", folder, step);
-}
-static inline void checkpoint_state_path(char path[FILE_PATH_MAX], const char* folder, int step, int rank) {
-    snprintf(path, FILE_PATH_MAX, "%s/state_%08d_%05d.bin", folder, step, rank);
-}
 static inline void checkpoint_done_path(char path[FILE_PATH_MAX], const char* folder, int step) {
     snprintf(path, FILE_PATH_MAX, "%s/DONE_%08d", folder, step);
 }
@@ -108,52 +103,74 @@ static inline bool checkpoint_list(const char* folder, std::vector<CheckpointEnt
     return true;
 }
 
-// Number of ranks that wrote the checkpoint and whether its files look whole: all states there, ours opened (header, size, table), llm.c's by their
-// header, the model by magic and size (exactly, if count is given). Payload checksums are verified when the payload is read. num_ranks: out.
-static inline bool checkpoint_check(const char* folder, const CheckpointEntry& e, ModelCount count, int* num_ranks, FileError* error) {
+// The states of an llm.c run: *num_ranks = 0 if rank 0's file is not llm.c's. Only their headers are looked at: llmc_state.h reads them.
+static inline bool checkpoint_check_llmc(const char* folder, int step, int* num_ranks, FileError* error) {
     char path[FILE_PATH_MAX];
-    const char* hint = "";
+    *num_ranks = 0;
+    for (int rank = 0; rank == 0 || rank < *num_ranks; rank++) {
+        InputFile file;
+        int32_t head[4] = {0};
+        checkpoint_state_path(path, folder, step, rank);
+        if (!input_file_open(&file, path, error)) { return rank == 0 && error->code == ENOENT; }  // state_set_open says it better
+        bool read = file.size < sizeof(head) || input_file_read(&file, head, sizeof(head), error);
+        uint64_t bytes = file.size;
+        input_file_close(&file);
+        if (!read) { return false; }
+        const bool llmc = head[0] == 20240527 && bytes > 1024 && head[2] > 0 && head[3] == rank;
+        if (rank == 0 && !llmc) { return true; }
+        if (!llmc || (rank > 0 && head[2] != *num_ranks)) {
+            return file_error(error, 0, "copy the file again", "'%s' is not the state that rank %d of %d of llm.c wrote", path, rank, *num_ranks);
+        }
+        *num_ranks = head[2];
+    }
+    return true;
+}
+
+// Number of ranks that wrote the files of a step, and whether they look whole: all states there and belonging together (state_set_open), llm.c's by their
+// header, the model by its size (and its header's values, if count is given). What is in the files is checked when it is read, or by checkpoint_verify.
+static inline bool checkpoint_check_files(const char* folder, int step, ModelCount count, int* num_ranks, FileError* error) {
+    char path[FILE_PATH_MAX];
     ModelFile model;
     InputFile file;
-    StateReader state;
-    if (!e.done) { return file_error(error, 0, hint, "step %d has no DONE file: it was not finished", e.step); }
-    if (!e.model) { return file_error(error, 0, hint, "step %d has a DONE file but no model file", e.step); }
-    checkpoint_model_path(path, folder, e.step);
+    StateSet set;
+    checkpoint_model_path(path, folder, step);
     if (count) {
         if (!model_file_open(&model, path, count, error)) { return false; }
         model_file_close(&model);
     }
-    int32_t head[4] = {0};
-    if (!input_file_open(&file, path, error)) { return false; }
-    bool ok = file.size > MODEL_FILE_HEADER_BYTES && input_file_read(&file, head, sizeof(head), error) && head[0] == MODEL_FILE_MAGIC;
-    uint64_t model_bytes = file.size;
-    input_file_close(&file);
-    if (!ok) { return file_error(error, 0, hint, "'%s' (%llu bytes) is not a whole model file", path, (unsigned long long)model_bytes); }
-    *num_ranks = 1;
-    for (int rank = 0; rank < *num_ranks; rank++) {
-        if (!std::binary_search(e.state_ranks.begin(), e.state_ranks.end(), rank)) {
-            return file_error(error, 0, hint, "step %d has a DONE file but no state file of rank %d", e.step, rank);
-        }
-        checkpoint_state_path(path, folder, e.step, rank);
-        if (!input_file_open(&file, path, error)) { return false; }
-        memset(head, 0, sizeof(head));
-        ok = file.size >= sizeof(head) && input_file_read(&file, head, sizeof(head), error);
-        bool llmc = ok && head[0] == 20240527 && file.size > 1024 && head[2] > 0 && head[3] == rank;
-        input_file_close(&file);
-        if (llmc) { *num_ranks = head[2]; continue; }
-        if (!state_read_open(&state, path, error)) { return false; }
-        StateHeader h = state.header;
-        state_read_close(&state);
-        *num_ranks = (int)h.num_ranks;
-        if ((int)h.rank != rank || h.step != (uint64_t)e.step) {
-            return file_error(error, 0, hint, "'%s' was written by rank %u at step %llu", path, h.rank, (unsigned long long)h.step);
-        }
-        if (rank == 0 && h.model_bytes && h.model_bytes != model_bytes) {
-            return file_error(error, 0, hint, "the model file of step %d has %llu bytes, its state says %llu", e.step,
-                              (unsigned long long)model_bytes, (unsigned long long)h.model_bytes);
-        }
+    if (!checkpoint_check_llmc(folder, step, num_ranks, error)) { return false; }
+    if (*num_ranks == 0) {
+        if (!state_set_open(&set, folder, step, count ? model.num_parameters : 0, error)) { return false; }
+        *num_ranks = set.num_ranks;
+        state_set_close(&set);
+        return true;
     }
-    return true;
+    int32_t magic = 0;
+    if (!input_file_open(&file, path, error)) { return false; }
+    bool ok = file.size > MODEL_FILE_HEADER_BYTES && input_file_read(&file, &magic, sizeof(magic), error) && magic == MODEL_FILE_MAGIC;
+    uint64_t bytes = file.size;
+    input_file_close(&file);
+    return ok ? true : file_error(error, 0, STATE_SET_HINT, "'%s' (%llu bytes) is not a whole model file", path, (unsigned long long)bytes);
+}
+
+// The same of a step whose files are said to be finished. num_ranks: out.
+static inline bool checkpoint_check(const char* folder, const CheckpointEntry& e, ModelCount count, int* num_ranks, FileError* error) {
+    if (!e.done) { return file_error(error, 0, "", "step %d has no DONE file: it was not finished", e.step); }
+    if (!e.model) { return file_error(error, 0, STATE_SET_HINT, "step %d has a DONE file but no model file", e.step); }
+    return checkpoint_check_files(folder, e.step, count, num_ranks, error);
+}
+
+// Reads a share of all that is in a checkpoint: true for every part of 0..parts-1 means that each byte is good. Every rank may call it. The states of llm.c
+// have no checksums: nothing is read of them.
+static inline bool checkpoint_verify(const char* folder, int step, int part, int parts, FileError* error) {
+    StateSet set;
+    int llmc_ranks;
+    if (!checkpoint_check_llmc(folder, step, &llmc_ranks, error)) { return false; }
+    if (llmc_ranks > 0) { return true; }
+    if (!state_set_open(&set, folder, step, 0, error)) { return false; }
+    bool ok = state_set_verify(&set, part, parts, error);
+    state_set_close(&set);
+    return ok;
 }
 
 typedef struct {
@@ -162,18 +179,21 @@ typedef struct {
     std::string skipped;    // one line for each newer DONE that was passed over, and why; "" if none. To be shown to the user
 } CheckpointFound;
 
-// The newest good checkpoint. Every rank may call it: it only reads.
-static inline bool checkpoint_find_latest(const char* folder, ModelCount count, CheckpointFound* found, FileError* error) {
+// The newest good checkpoint of a step below `before` (one that checkpoint_verify refused, say). Every rank may call it: it only reads.
+static inline bool checkpoint_find_before(const char* folder, int64_t before, ModelCount count, CheckpointFound* found, FileError* error) {
     std::vector<CheckpointEntry> list;
     *found = CheckpointFound{-1, 0, ""};
     if (!checkpoint_list(folder, &list, error)) { return false; }
     for (auto& e : list) {
         FileError why;
-        if (!e.done) { continue; }
+        if (!e.done || e.step >= before) { continue; }
         if (checkpoint_check(folder, e, count, &found->num_ranks, &why)) { found->step = e.step; return true; }
         found->skipped += std::string("checkpoint of step ") + std::to_string(e.step) + " is not usable: " + why.message + "\n";
     }
     return true;
+}
+static inline bool checkpoint_find_latest(const char* folder, ModelCount count, CheckpointFound* found, FileError* error) {
+    return checkpoint_find_before(folder, INT64_MAX, count, found, error);
 }
 
 // ---------------------------------------------------------------------------- writing
@@ -185,33 +205,39 @@ static inline bool checkpoint_unlink(const char* path, FileError* error) {
     return true;
 }
 
-// Before the model of this step is written: a DONE of an earlier writing of the same step goes (I1).
-static inline bool checkpoint_begin(const char* folder, int step, FileError* error) {
+// DONE first, durably, then the model if it is to go, then the states: while they are there checkpoint_prune comes back for what is left.
+static inline bool checkpoint_remove(const char* folder, const CheckpointEntry& e, bool model, FileError* error) {
     char path[FILE_PATH_MAX];
-    checkpoint_done_path(path, folder, step);
-    if (access(path, F_OK) != 0) { return true; }
-    return checkpoint_unlink(path, error) && file_sync_folder(folder, error);
-}
-
-// After all ranks committed their files.
-static inline bool checkpoint_done(const char* folder, int step, FileError* error) {
-    char path[FILE_PATH_MAX];
-    AtomicFile f;
-    checkpoint_done_path(path, folder, step);
-    return atomic_file_open(&f, path, 0, error) && atomic_file_commit(&f, error);
-}
-
-// DONE first, then the model, then the states.
-static inline bool checkpoint_delete(const char* folder, const CheckpointEntry& e, FileError* error) {
-    char path[FILE_PATH_MAX];
-    if (!checkpoint_begin(folder, e.step, error)) { return false; }
+    checkpoint_done_path(path, folder, e.step);
+    if (e.done && (!checkpoint_unlink(path, error) || !file_sync_folder(folder, error))) { return false; }
     checkpoint_model_path(path, folder, e.step);
-    if (!checkpoint_unlink(path, error)) { return false; }
+    if (model && !checkpoint_unlink(path, error)) { return false; }
     for (int rank : e.state_ranks) {
         checkpoint_state_path(path, folder, e.step, rank);
         if (!checkpoint_unlink(path, error)) { return false; }
     }
     return true;
+}
+static inline bool checkpoint_delete(const char* folder, const CheckpointEntry& e, FileError* error) { return checkpoint_remove(folder, e, true, error); }
+
+// Before the files of this step are written: a DONE of an earlier writing of the same step goes (I1), and the states, which may be those of more ranks.
+static inline bool checkpoint_begin(const char* folder, int step, FileError* error) {
+    std::vector<CheckpointEntry> list;
+    if (!checkpoint_list(folder, &list, error)) { return false; }
+    for (auto& e : list) { if (e.step == step && !checkpoint_remove(folder, e, false, error)) { return false; } }
+    return true;
+}
+
+// After all ranks committed their files, which it looks at: what DONE promises is there. After a failure there is no DONE.
+static inline bool checkpoint_done(const char* folder, int step, FileError* error) {
+    char path[FILE_PATH_MAX];
+    AtomicFile f;
+    int num_ranks;
+    if (!checkpoint_check_files(folder, step, NULL, &num_ranks, error)) { return false; }
+    checkpoint_done_path(path, folder, step);
+    if (atomic_file_open(&f, path, 0, error) && atomic_file_commit(&f, error)) { return true; }
+    unlink(path);
+    return false;
 }
 
 // After step's checkpoint is done: keeps the newest `keep` good checkpoints up to this step (-nk; 0 keeps all) and every major one (-nm: steps that are

@@ -14,12 +14,10 @@
 #ifndef LLMC_COMM_CUH
 #define LLMC_COMM_CUH
 
-#include <vector>
-
 #include "llmc/gpu.cuh"
 #include "llmc/matmul.cuh"
 
-#if defined(GPT_CPU_DEVICE) || defined(GPT_WITH_NCCL)
+#ifdef GPT_WITH_NCCL
 #define COMM_WITH_NCCL 1
 #include <nccl.h>
 #endif
@@ -33,8 +31,8 @@ typedef struct Comm {
     Device* dev;
     cudaStream_t stream;
     cudaEvent_t ready, done;                // main -> communication, communication -> main
-    std::vector<cudaEvent_t> marks;         // begin and end of each stretch of collectives since comm_clear; reused
-    size_t marks_used;
+    cudaEvent_t* marks;                     // begin and end of each stretch of collectives since comm_clear; reused, owned
+    int num_marks, marks_used;
     cudaEvent_t wait_begin, wait_end;       // the main stream's last wait
     bool waited;
     uint64_t bytes[NUM_COMM_CLASSES];       // sent since comm_clear
@@ -69,6 +67,7 @@ static inline void comm_make_id(Comm* comm, void* id) {
 #define COMM_ID_BYTES 128
 
 static inline void comm_init(Comm* comm, Device* dev, int rank, int size, const void* id, bool exact) {
+    memset((void*)comm, 0, sizeof(*comm));
     comm->rank = rank;
     comm->size = size;
     comm->dev = dev;
@@ -96,8 +95,8 @@ static inline void comm_free(Comm* comm) {
     ncclCheck(ncclCommDestroy(comm->nccl));
     cudaCheck(cudaStreamDestroy(comm->stream));
     for (cudaEvent_t event : {comm->ready, comm->done, comm->wait_begin, comm->wait_end}) { cudaCheck(cudaEventDestroy(event)); }
-    for (cudaEvent_t event : comm->marks) { cudaCheck(cudaEventDestroy(event)); }
-    comm->marks.clear();
+    for (int i = 0; i < comm->num_marks; i++) { cudaCheck(cudaEventDestroy(comm->marks[i])); }
+    free(comm->marks);
     cudaCheck(cudaFree(comm->scratch));
 #endif
     comm->size = 1;
@@ -107,10 +106,10 @@ static inline void comm_free(Comm* comm) {
 // order of the two streams, and time
 
 static inline void comm_mark(Comm* comm) {
-    if (comm->marks_used == comm->marks.size()) {
-        cudaEvent_t event;
-        cudaCheck(cudaEventCreate(&event));
-        comm->marks.push_back(event);
+    if (comm->marks_used == comm->num_marks) {
+        comm->marks = (cudaEvent_t*)realloc(comm->marks, (comm->num_marks + 1) * sizeof(cudaEvent_t));
+        require(comm->marks, "", "out of memory for %d events", comm->num_marks + 1);
+        cudaCheck(cudaEventCreate(&comm->marks[comm->num_marks++]));
     }
     cudaCheck(cudaEventRecord(comm->marks[comm->marks_used++], comm->stream));
 }
@@ -137,14 +136,14 @@ static inline void comm_join(Comm* comm) {
 // Milliseconds since comm_clear; both streams must be idle. The CPU device runs collectives when they are enqueued: nothing is hidden there.
 static inline void comm_times(Comm* comm, double* busy, double* exposed) {
     *busy = *exposed = 0.0;
-    for (size_t i = 0; i + 1 < comm->marks_used; i += 2) {
-        float ms;
+    for (int i = 0; i + 1 < comm->marks_used; i += 2) {
+        float ms = 0.0f;
         cudaCheck(cudaEventElapsedTime(&ms, comm->marks[i], comm->marks[i + 1]));
         *busy += ms;
     }
     if (comm->dev->is_cpu) { *exposed = *busy; return; }
     if (comm->waited) {
-        float ms;
+        float ms = 0.0f;
         cudaCheck(cudaEventElapsedTime(&ms, comm->wait_begin, comm->wait_end));
         *exposed = ms < *busy ? ms : *busy;
     }

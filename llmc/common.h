@@ -24,10 +24,15 @@ typedef struct {
     int rank;                  // process rank, -1 = not known yet (not printed)
     long step;                 // training step, -1 = not training (not printed)
     void (*before_exit)(void);
+    // Among ranks, the first that fails says why and the others end quietly. claim: returns if this one may print. announce: it has printed and will end.
+    // NULL: alone.
+    void (*claim)(void* job, int exit_code);
+    void (*announce)(void* job, int exit_code);
+    void* job;
 } ErrorContext;
 
 static inline ErrorContext* error_context(void) {
-    static ErrorContext context = {-1, -1, NULL};
+    static ErrorContext context = {-1, -1, NULL, NULL, NULL, NULL};
     return &context;
 }
 
@@ -35,7 +40,10 @@ static inline ErrorContext* error_context(void) {
 __attribute__((noreturn, format(printf, 6, 7)))
 static inline void fail_at(int exit_code, const char* file, int line, const char* condition, const char* hint, const char* fmt, ...) {
     ErrorContext* context = error_context();
+    void (*claim)(void*, int) = context->claim;
+    context->claim = NULL;  // an error on the way out must not ask again
     fflush(stdout);
+    if (claim) { claim(context->job, exit_code); }
     fprintf(stderr, "ERROR: ");
     va_list args;
     va_start(args, fmt);
@@ -53,6 +61,7 @@ static inline void fail_at(int exit_code, const char* file, int line, const char
     void (*before_exit)(void) = context->before_exit;
     context->before_exit = NULL;  // an error inside before_exit must not loop
     if (before_exit) { before_exit(); }
+    if (context->announce) { context->announce(context->job, exit_code); }
     exit(exit_code);
 }
 

@@ -1,7 +1,7 @@
 /* files.h - files that appear whole or not at all, and reading that checks
  *
- * What:      AtomicFile writes PATH.tmp, then renames it to PATH; InputFile reads a regular file of known size; both hash what passes. Folders.
- *            What is in the files is said in formats.h, dataloader.h and tokenizer.h.
+ * What:      AtomicFile writes PATH.tmp, then renames it to PATH; SharedFile is the same for a file that many processes write at once; InputFile reads a
+ *            regular file of known size. Folders. What is in the files: formats.h, dataloader.h, tokenizer.h.
  * Errors:    every function that touches a file returns true, or false with a FileError that says what, where, how many bytes, and a hint. Nothing
  *            here ends the program: a full disk must not kill a run that could go on. fileCheck(call, &error) does, for callers without a better idea.
  * Memory:    a writer holds 1 MiB of buffer; payloads pass through the caller's buffers, of any size. Sizes and offsets are 64 bits.
@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #include "llmc/common.h"
-#include "llmc/xxh64.h"
 
 #define FILE_PATH_MAX 1024              // bytes of a path with its terminating 0
 #define FILE_BUFFER_BYTES (1u << 20)    // small writes gather here; larger ones go straight to the system
@@ -150,6 +149,59 @@ static inline bool file_lock_folder(const char* folder, int* fd, FileError* erro
 }
 
 // ----------------------------------------------------------------------------
+// what all writers need
+
+// Fills error with a failed write: what was to be done with which file, how many bytes it takes and how many are free there.
+static inline bool file_write_error(FileError* error, int code, const char* what, const char* path, uint64_t wanted) {
+    struct statvfs vfs;
+    char folder[FILE_PATH_MAX], room[128] = "";
+    const char* hint = "check the path, its permissions and the disk";
+    file_folder(folder, path);
+    if (statvfs(folder, &vfs) == 0) { snprintf(room, sizeof(room), ", %llu bytes free there", (unsigned long long)vfs.f_bavail * vfs.f_frsize); }
+    if (code == ENOSPC || code == EDQUOT) { hint = "free space there (old checkpoints, --checkpoint-keep), or choose another output folder"; }
+    if (code == EFBIG) { hint = "raise the file size limit (ulimit -f), or use a file system that takes larger files"; }
+    return file_error(error, code, hint, "cannot %s '%s': %s (%llu bytes wanted%s); an older file of that name is intact", what, path, strerror(code),
+                      (unsigned long long)wanted, room);
+}
+
+// 0, or the errno that writing so many bytes to path would end with: a disk that has less room is refused at once instead of after minutes.
+static inline int file_check_room(const char* path, uint64_t bytes) {
+    char folder[FILE_PATH_MAX];
+    struct statvfs vfs;
+    struct rlimit limit;
+    file_folder(folder, path);
+    // past this limit the system would send a signal that ends the program
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur) { return EFBIG; }
+    return bytes > 0 && statvfs(folder, &vfs) == 0 && (uint64_t)vfs.f_bavail * vfs.f_frsize < bytes ? ENOSPC : 0;
+}
+
+// Writes all bytes at the given offset, whatever the system takes at a time. 0 or an errno.
+static inline int file_put(int fd, const void* data, uint64_t bytes, uint64_t offset) {
+    const unsigned char* p = (const unsigned char*)data;
+    while (bytes > 0) {
+        ssize_t n = file_fault() ? -1 : pwrite(fd, p, bytes < (1u << 30) ? bytes : (1u << 30), (off_t)offset);
+        if (n < 0 && errno == EINTR) { continue; }
+        if (n <= 0) { return n < 0 ? errno : ENOSPC; }
+        p += n;
+        bytes -= (uint64_t)n;
+        offset += (uint64_t)n;
+    }
+    return 0;
+}
+
+// Writes path and path.tmp; false if the name is empty or too long.
+static inline bool file_names(char path[FILE_PATH_MAX], char temporary[FILE_PATH_MAX], const char* given, FileError* error) {
+    const size_t n = strlen(given);
+    if (n == 0 || n + 5 > FILE_PATH_MAX) {
+        return file_error(error, ENAMETOOLONG, "choose another path", "a file name of %zu bytes (1 to %d are possible)", n, FILE_PATH_MAX - 5);
+    }
+    memcpy(path, given, n + 1);
+    memcpy(temporary, given, n);
+    memcpy(temporary + n, ".tmp", 5);
+    return true;
+}
+
+// ----------------------------------------------------------------------------
 // AtomicFile: PATH.tmp is written, fsynced, renamed to PATH, and the folder fsynced. Until commit an old PATH stays as it was. After an error the
 // temporary is gone and further calls return the same error, so that a caller may check the last call only.
 
@@ -160,7 +212,6 @@ typedef struct {
     size_t buffered;
     uint64_t bytes;             // taken so far, the buffered ones included
     uint64_t expected;          // size it will have, 0 = unknown
-    Xxh64 hash;                 // of all bytes in order (later patches not included)
     bool failed;
     FileError error;
 } AtomicFile;
@@ -174,65 +225,34 @@ static inline void atomic_file_abort(AtomicFile* f) {
 
 // Notes the failure of a system call, removes the temporary, fills error.
 static inline bool atomic_file_fail(AtomicFile* f, int code, const char* what, FileError* error) {
-    char folder[FILE_PATH_MAX], room[128] = "";
-    const char* hint = "check the path, its permissions and the disk";
-    struct statvfs vfs;
-    file_folder(folder, f->path);
-    if (statvfs(folder, &vfs) == 0) { snprintf(room, sizeof(room), ", %llu bytes free there", (unsigned long long)vfs.f_bavail * vfs.f_frsize); }
-    if (code == ENOSPC || code == EDQUOT) { hint = "free space there (old checkpoints, --checkpoint-keep), or choose another output folder"; }
-    if (code == EFBIG) { hint = "raise the file size limit (ulimit -f), or use a file system that takes larger files"; }
-    uint64_t wanted = f->expected > f->bytes ? f->expected : f->bytes;
     atomic_file_abort(f);
-    file_error(&f->error, code, hint, "cannot %s '%s': %s (%llu bytes wanted%s); an older file of that name is intact", what, f->path, strerror(code),
-               (unsigned long long)wanted, room);
+    file_write_error(&f->error, code, what, f->path, f->expected > f->bytes ? f->expected : f->bytes);
     f->failed = true;
     *error = f->error;
     return false;
 }
 
-// expected: bytes that will be written, 0 if unknown; a disk that has less room is refused at once instead of after minutes.
+// expected: bytes that will be written, 0 if unknown; a disk that has less room is refused.
 static inline bool atomic_file_open(AtomicFile* f, const char* path, uint64_t expected, FileError* error) {
     memset(f, 0, sizeof(*f));
     f->fd = -1;
     f->expected = expected;
-    xxh64_init(&f->hash, 0);
-    if (!path[0] || strlen(path) + 5 > FILE_PATH_MAX) {
-        file_error(&f->error, ENAMETOOLONG, "choose another path", "a file name of %zu bytes (1 to %d are possible)", strlen(path), FILE_PATH_MAX - 5);
+    if (!file_names(f->path, f->temporary, path, &f->error)) {
         f->failed = true;
         *error = f->error;
         return false;
     }
-    snprintf(f->path, sizeof(f->path), "%s", path);
-    snprintf(f->temporary, sizeof(f->temporary), "%s.tmp", path);
-    char folder[FILE_PATH_MAX];
-    struct statvfs vfs;
-    struct rlimit limit;
-    file_folder(folder, path);
-    // past this limit the system would send a signal that ends the program
-    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && expected > limit.rlim_cur) {
-        return atomic_file_fail(f, EFBIG, "write", error);
-    }
-    if (expected > 0 && statvfs(folder, &vfs) == 0 && (uint64_t)vfs.f_bavail * vfs.f_frsize < expected) {
-        return atomic_file_fail(f, ENOSPC, "write", error);
-    }
+    int code = file_check_room(path, expected);
+    if (code) { return atomic_file_fail(f, code, "write", error); }
     f->buffer = (unsigned char*)mallocCheck(FILE_BUFFER_BYTES);
     f->fd = file_fault() ? -1 : open(f->temporary, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (f->fd < 0) { return atomic_file_fail(f, errno, "create", error); }
     return true;
 }
 
-// Writes all bytes at the given offset, whatever the system takes at a time.
-static inline bool atomic_file_put(AtomicFile* f, const unsigned char* p, size_t bytes, uint64_t offset, FileError* error) {
-    while (bytes > 0) {
-        size_t piece = bytes < (1u << 30) ? bytes : (1u << 30);
-        ssize_t n = file_fault() ? -1 : pwrite(f->fd, p, piece, (off_t)offset);
-        if (n < 0 && errno == EINTR) { continue; }
-        if (n <= 0) { return atomic_file_fail(f, n < 0 ? errno : ENOSPC, "write", error); }
-        p += n;
-        bytes -= (size_t)n;
-        offset += (uint64_t)n;
-    }
-    return true;
+static inline bool atomic_file_put(AtomicFile* f, const void* data, size_t bytes, uint64_t offset, FileError* error) {
+    int code = file_put(f->fd, data, bytes, offset);
+    return code ? atomic_file_fail(f, code, "write", error) : true;
 }
 static inline bool atomic_file_flush(AtomicFile* f, FileError* error) {
     size_t n = f->buffered;
@@ -243,20 +263,19 @@ static inline bool atomic_file_flush(AtomicFile* f, FileError* error) {
 static inline bool atomic_file_write(AtomicFile* f, const void* data, uint64_t bytes, FileError* error) {
     if (f->failed) { *error = f->error; return false; }
     if (bytes == 0) { return true; }
-    xxh64_update(&f->hash, data, bytes);
     if (f->buffered + bytes > FILE_BUFFER_BYTES && !atomic_file_flush(f, error)) { return false; }
     f->bytes += bytes;
-    if (bytes > FILE_BUFFER_BYTES / 2 && f->buffered == 0) { return atomic_file_put(f, (const unsigned char*)data, bytes, f->bytes - bytes, error); }
+    if (bytes > FILE_BUFFER_BYTES / 2 && f->buffered == 0) { return atomic_file_put(f, data, bytes, f->bytes - bytes, error); }
     memcpy(f->buffer + f->buffered, data, bytes);
     f->buffered += bytes;
     return true;
 }
 
-// Overwrites bytes that were written before: a header whose numbers are known at the end. Not part of the running hash.
+// Overwrites bytes that were written before: a header whose numbers are known at the end.
 static inline bool atomic_file_patch(AtomicFile* f, uint64_t offset, const void* data, size_t bytes, FileError* error) {
     if (f->failed) { *error = f->error; return false; }
     assert(offset + bytes <= f->bytes);
-    return atomic_file_flush(f, error) && atomic_file_put(f, (const unsigned char*)data, bytes, offset, error);
+    return atomic_file_flush(f, error) && atomic_file_put(f, data, bytes, offset, error);
 }
 
 static inline bool atomic_file_commit(AtomicFile* f, FileError* error) {
@@ -282,13 +301,102 @@ static inline bool atomic_file_commit(AtomicFile* f, FileError* error) {
 }
 
 // ----------------------------------------------------------------------------
-// InputFile: a regular file read front to back, with its size and a running hash
+// SharedFile: an AtomicFile of known size that many processes, on many machines too, write at once, each its own bytes. The protocol:
+//     one: create -> barrier -> the others: open -> all: pwrite ..., sync -> barrier (all succeeded?) -> the one: commit (or all: abort)
+// The barriers are the caller's. After an error of a call the file is closed, and gone if this process created it.
+
+typedef struct {
+    char path[FILE_PATH_MAX], temporary[FILE_PATH_MAX];
+    int fd;             // -1: not open
+    bool creator;       // this process made the temporary, and removes or renames it
+    uint64_t bytes;     // of the whole file
+} SharedFile;
+
+static inline void shared_file_abort(SharedFile* f) {
+    if (f->fd >= 0) { close(f->fd); }
+    f->fd = -1;
+    if (f->creator) { unlink(f->temporary); }
+    f->creator = false;
+}
+static inline bool shared_file_fail(SharedFile* f, int code, const char* what, FileError* error) {
+    shared_file_abort(f);
+    return file_write_error(error, code, what, f->path, f->bytes);
+}
+
+// Makes PATH.tmp of its full size. Where the file system can, the room is reserved, so that a full disk is found now and by one process. A temporary that an
+// interrupted run left is not used again but replaced: a lost process of that run may still hold it open and write.
+static inline bool shared_file_create(SharedFile* f, const char* path, uint64_t bytes, FileError* error) {
+    memset(f, 0, sizeof(*f));
+    f->fd = -1;
+    f->bytes = bytes;
+    if (!file_names(f->path, f->temporary, path, error)) { return false; }
+    int code = file_check_room(path, bytes);
+    if (code) { return shared_file_fail(f, code, "write", error); }
+    if ((file_fault() || unlink(f->temporary) != 0) && errno != ENOENT) { return shared_file_fail(f, errno, "remove the old temporary of", error); }
+    // without reading: some network file systems write a whole page back if they have read it, over what another machine wrote beside
+    f->fd = file_fault() ? -1 : open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (f->fd < 0) { return shared_file_fail(f, errno, "create", error); }
+    f->creator = true;
+    int result;
+    do { result = bytes == 0 ? 0 : file_fault() ? -1 : fallocate(f->fd, 0, 0, (off_t)bytes); } while (result != 0 && errno == EINTR);
+    if (result != 0 && (errno == EOPNOTSUPP || errno == ENOSYS)) { result = file_fault() ? -1 : ftruncate(f->fd, (off_t)bytes); }
+    return result == 0 ? true : shared_file_fail(f, errno, "reserve the room of", error);
+}
+
+// Opens what another process created. bytes: as there.
+static inline bool shared_file_open(SharedFile* f, const char* path, uint64_t bytes, FileError* error) {
+    const char* hint = "all processes must see the same output folder: on several machines it must lie on a file system that they share";
+    memset(f, 0, sizeof(*f));
+    f->fd = -1;
+    f->bytes = bytes;
+    struct stat st;
+    if (!file_names(f->path, f->temporary, path, error)) { return false; }
+    f->fd = file_fault() ? -1 : open(f->temporary, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (f->fd < 0 || fstat(f->fd, &st) != 0) {
+        int code = errno;
+        shared_file_abort(f);
+        return file_error(error, code, code == ENOENT ? hint : "check its permissions and the disk", "cannot open '%s', which another process made: %s",
+                          f->temporary, strerror(code));
+    }
+    if ((uint64_t)st.st_size != bytes) {
+        shared_file_abort(f);
+        return file_error(error, 0, hint, "'%s' has %llu bytes, not %llu as the process that made it said", f->temporary, (unsigned long long)st.st_size,
+                          (unsigned long long)bytes);
+    }
+    return true;
+}
+
+static inline bool shared_file_pwrite(SharedFile* f, uint64_t offset, const void* data, uint64_t bytes, FileError* error) {
+    assert(offset <= f->bytes && bytes <= f->bytes - offset);
+    int code = file_put(f->fd, data, bytes, offset);
+    return code ? shared_file_fail(f, code, "write", error) : true;
+}
+
+// What this process wrote is on the disk; the file is closed.
+static inline bool shared_file_sync(SharedFile* f, FileError* error) {
+    if (file_fault() || fsync(f->fd) != 0) { return shared_file_fail(f, errno, "fsync", error); }
+    int fd = f->fd;
+    f->fd = -1;
+    return file_fault() || close(fd) != 0 ? shared_file_fail(f, errno, "close", error) : true;
+}
+
+// The creator's, after every process has synced.
+static inline bool shared_file_commit(SharedFile* f, FileError* error) {
+    assert(f->creator && f->fd < 0);
+    char folder[FILE_PATH_MAX];
+    if (file_fault() || rename(f->temporary, f->path) != 0) { return shared_file_fail(f, errno, "rename a temporary file to", error); }
+    f->creator = false;
+    file_folder(folder, f->path);
+    return file_sync_folder(folder, error);
+}
+
+// ----------------------------------------------------------------------------
+// InputFile: a regular file of known size, read front to back or anywhere
 
 typedef struct {
     char path[FILE_PATH_MAX];
     int fd;                 // -1: not open
     uint64_t size, offset;  // bytes in the file, bytes read
-    Xxh64 hash;             // of the bytes read in order
 } InputFile;
 
 static inline void input_file_close(InputFile* f) {
@@ -299,7 +407,6 @@ static inline void input_file_close(InputFile* f) {
 static inline bool input_file_open(InputFile* f, const char* path, FileError* error) {
     memset(f, 0, sizeof(*f));
     snprintf(f->path, sizeof(f->path), "%s", path);
-    xxh64_init(&f->hash, 0);
     struct stat st;
     f->fd = file_fault() ? -1 : open(path, O_RDONLY | O_CLOEXEC);
     if (f->fd < 0 || fstat(f->fd, &st) != 0) {
@@ -336,7 +443,6 @@ static inline bool input_file_read_at(const InputFile* f, uint64_t offset, void*
 }
 static inline bool input_file_read(InputFile* f, void* data, uint64_t bytes, FileError* error) {
     if (!input_file_read_at(f, f->offset, data, bytes, error)) { return false; }
-    xxh64_update(&f->hash, data, bytes);
     f->offset += bytes;
     return true;
 }

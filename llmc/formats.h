@@ -1,6 +1,6 @@
 /* formats.h - what is in our files, byte by byte: model files (llm.c's v3/v5) and our state file
  *
- * What:      model_file_* read and write a model in llm.c's format. state_write_* / state_read_*: named, typed, checksummed sections, streamed, since
+ * What:      model_file_* read a model in llm.c's format. state_write_* / state_read_*: named, typed, checksummed sections, streamed, since
  *            moments come from the device in pieces. Token shards are in dataloader.h, the tokenizer's file in tokenizer.h.
  * Errors:    as in files.h: true, or false and a FileError. A file is refused with the value that is wrong and where; nothing is guessed.
  * Memory:    a reader holds the state's table and configuration; payloads pass through the caller's buffers, of any size.
@@ -10,6 +10,7 @@
 #define LLMC_FORMATS_H
 
 #include "llmc/files.h"
+#include "llmc/xxh64.h"
 
 // ----------------------------------------------------------------------------
 // element types in files. The numbers are part of the state format: never change one.
@@ -131,12 +132,6 @@ static inline bool model_file_read(ModelFile* m, void* data, uint64_t elements, 
     return input_file_read(&m->file, data, elements * file_dtype_bytes(m->dtype), error);
 }
 
-// Digest of the whole file, once every parameter was read: compare it with the model_xxh64 of the checkpoint's state file.
-static inline uint64_t model_file_digest(const ModelFile* m) {
-    assert(m->elements_read == m->num_parameters);
-    return xxh64_digest(&m->file.hash);
-}
-
 // Only what the header says (memory planning, `doctor`, listings).
 static inline bool model_file_read_header(const char* path, ModelCount count, ModelHeader* header, uint32_t* dtype, uint64_t* num_parameters,
                                           FileError* error) {
@@ -149,20 +144,13 @@ static inline bool model_file_read_header(const char* path, ModelCount count, Mo
     return true;
 }
 
-// Writing: begin, atomic_file_write(f, ...) with all parameters in order and the dtype named here, commit. Digest and size are those of the file.
-static inline bool model_file_write_begin(AtomicFile* f, const char* path, const ModelHeader* h, uint32_t dtype, uint64_t num_parameters,
-                                          FileError* error) {
+// The header as it is in the file. A model is written by state_set.h.
+static inline void model_header_pack(int32_t head[MODEL_FILE_HEADER_BYTES / 4], const ModelHeader* h, uint32_t dtype) {
     assert(dtype == FILE_F32 || dtype == FILE_BF16);
-    int32_t head[MODEL_FILE_HEADER_BYTES / 4] = {MODEL_FILE_MAGIC, dtype == FILE_F32 ? 3 : 5, h->max_seq_len, h->vocab_size, h->num_layers,
-                                                 h->num_heads, h->channels, h->padded_vocab_size};
-    return atomic_file_open(f, path, MODEL_FILE_HEADER_BYTES + num_parameters * file_dtype_bytes(dtype), error) &&
-        atomic_file_write(f, head, sizeof(head), error);
-}
-static inline bool model_file_write_commit(AtomicFile* f, uint64_t* bytes, uint64_t* digest, FileError* error) {
-    assert(f->failed || f->bytes == f->expected);
-    *bytes = f->bytes;
-    *digest = xxh64_digest(&f->hash);
-    return atomic_file_commit(f, error);
+    const int32_t fields[] = {MODEL_FILE_MAGIC, dtype == FILE_F32 ? 3 : 5, h->max_seq_len, h->vocab_size, h->num_layers, h->num_heads, h->channels,
+                              h->padded_vocab_size};
+    memset(head, 0, MODEL_FILE_HEADER_BYTES);
+    memcpy(head, fields, sizeof(fields));
 }
 
 // ----------------------------------------------------------------------------
@@ -170,19 +158,21 @@ static inline bool model_file_write_commit(AtomicFile* f, uint64_t* bytes, uint6
 //
 //   OFFSET  SIZE  TYPE  MEANING
 //   0       4     u32   magic 0x38504647, the bytes "GFP8"
-//   4       4     u32   version 1
+//   4       4     u32   version: 1 = whole arrays, written by one rank; 2 = pieces of the arrays, by any number of ranks (state_set.h)
 //   8       4     u32   byte order: 0x01020304
 //   12      4     u32   header bytes: 128
 //   16      8     u64   step: completed updates, so the 0-based index of the next one
 //   24      4     u32   rank that wrote it
-//   28      4     u32   number of ranks
+//   28      4     u32   number of ranks, 1 to 2^20
 //   32      8     u64   bytes of the whole file
 //   40      8     u64   offset of the table
 //   48      4     u32   number of sections S, 0 to 4096
 //   52      4     u32   bytes of the configuration text, 0 to 2^20
 //   56      8     u64   bytes of the model file of the same step, 0 = none
-//   64      8     u64   XXH64 of that model file
-//   72      56    -     zero
+//   64      8     u64   version 1: XXH64 of that model file; version 2: of its header of 1024 bytes (the rest has digests piece by piece)
+//   72      8     u64   version 2: number of parameters of the model, else 0
+//   80      8     u64   version 2: the number of this writing: the same in the files of all ranks, another in another writing; else 0
+//   88      40    -     zero
 //   128     ..    text  the resolved configuration, then zeros up to a multiple of 64
 //   ..      ..    -     the sections, each at a multiple of 64, in the table's order, without gaps but the zeros up to the next multiple of 64
 //   table   96*S  -     one entry a section:
@@ -196,14 +186,16 @@ static inline bool model_file_write_commit(AtomicFile* f, uint64_t* bytes, uint6
 //             +88  8   -     zero
 //   end-8   8     u64   XXH64 (seed 0) of header, configuration, zeros and table: all bytes that are in no section
 //
-// History: 1 = this. A reader refuses any other version: a state is only good with the program that wrote it, or one that says it can.
+// History: 1 = until many ranks wrote. A reader refuses any later version: a state is only good with a program that says it can read it.
 
 #define STATE_FILE_MAGIC 0x38504647u
-#define STATE_FILE_VERSION 1u
+#define STATE_FILE_WHOLE 1u     // the versions
+#define STATE_FILE_PIECES 2u
 #define STATE_FILE_ORDER 0x01020304u
 #define STATE_FILE_ALIGN 64u
 #define STATE_FILE_MAX_SECTIONS 4096u
 #define STATE_FILE_MAX_CONFIG (1u << 20)
+#define STATE_FILE_MAX_RANKS (1u << 20)
 #define STATE_NAME_MAX 48
 
 typedef struct {
@@ -213,7 +205,8 @@ typedef struct {
     uint64_t total_bytes, table_offset;
     uint32_t num_sections, config_bytes;
     uint64_t model_bytes, model_xxh64;
-    uint64_t zero[7];
+    uint64_t num_parameters, writing;
+    uint64_t zero[5];
 } StateHeader;
 
 typedef struct {
@@ -222,7 +215,7 @@ typedef struct {
     uint64_t count, offset, bytes, xxh64, zero2;
 } StateSection;
 
-static_assert(sizeof(StateHeader) == 128 && offsetof(StateHeader, total_bytes) == 32 && offsetof(StateHeader, model_xxh64) == 64,
+static_assert(sizeof(StateHeader) == 128 && offsetof(StateHeader, total_bytes) == 32 && offsetof(StateHeader, writing) == 80,
               "the layout is the file's");
 static_assert(sizeof(StateSection) == 96 && offsetof(StateSection, count) == 56 && offsetof(StateSection, xxh64) == 80, "the layout is the file's");
 
@@ -267,7 +260,7 @@ static inline bool state_write_begin(StateWriter* w, const char* path, uint64_t 
     assert(config_bytes <= STATE_FILE_MAX_CONFIG && rank >= 0 && rank < num_ranks);
     if (!atomic_file_open(&w->file, path, expected_bytes, error)) { return false; }
     w->header.magic = STATE_FILE_MAGIC;
-    w->header.version = STATE_FILE_VERSION;
+    w->header.version = STATE_FILE_PIECES;
     w->header.byte_order = STATE_FILE_ORDER;
     w->header.header_bytes = sizeof(StateHeader);
     w->header.step = step;
@@ -279,12 +272,6 @@ static inline bool state_write_begin(StateWriter* w, const char* path, uint64_t 
     w->sections = (StateSection*)mallocCheck(STATE_FILE_MAX_SECTIONS * sizeof(StateSection));
     return atomic_file_write(&w->file, &w->header, sizeof(w->header), error) && atomic_file_write(&w->file, config, config_bytes, error) &&
         state_write_zeros(w, error);
-}
-
-// The model file that belongs to this state: model_file_write_commit says both numbers.
-static inline void state_write_model(StateWriter* w, uint64_t model_bytes, uint64_t model_xxh64) {
-    w->header.model_bytes = model_bytes;
-    w->header.model_xxh64 = model_xxh64;
 }
 
 static inline bool state_write_section_begin(StateWriter* w, const char* name, uint32_t dtype, uint64_t count, FileError* error) {
@@ -388,9 +375,9 @@ static inline bool state_read_parse(StateReader* r, FileError* error) {
     if (head < sizeof(*h)) {
         return file_error(error, 0, hint, "'%s' has %llu bytes: not even its header of %zu is whole", path, (unsigned long long)head, sizeof(*h));
     }
-    if (h->version != STATE_FILE_VERSION) {
+    if (h->version != STATE_FILE_WHOLE && h->version != STATE_FILE_PIECES) {
         return file_error(error, 0, "resume with the program that wrote it, or start from the model file of that step",
-                          "'%s' has version %u; this program reads version %u", path, h->version, STATE_FILE_VERSION);
+                          "'%s' has version %u; this program reads versions %u and %u", path, h->version, STATE_FILE_WHOLE, STATE_FILE_PIECES);
     }
     if (h->byte_order != STATE_FILE_ORDER || h->header_bytes != sizeof(*h)) {
         return file_error(error, 0, hint, "'%s': byte order mark %08x (should be %08x), header of %u bytes (should be %zu)", path, h->byte_order,
@@ -402,7 +389,7 @@ static inline bool state_read_parse(StateReader* r, FileError* error) {
     }
     uint64_t table_bytes = h->num_sections * (uint64_t)sizeof(StateSection), payload = sizeof(*h) + ROUND_UP((uint64_t)h->config_bytes, STATE_FILE_ALIGN);
     if (h->num_sections > STATE_FILE_MAX_SECTIONS || h->config_bytes > STATE_FILE_MAX_CONFIG || h->table_offset < payload ||
-        h->table_offset > h->total_bytes || h->total_bytes - h->table_offset != table_bytes + 8 || h->num_ranks == 0 || h->rank >= h->num_ranks) {
+        h->table_offset > h->total_bytes || h->total_bytes - h->table_offset != table_bytes + 8 || h->num_ranks > STATE_FILE_MAX_RANKS || h->rank >= h->num_ranks) {
         return file_error(error, 0, hint, "'%s': damaged header: %u sections, %u bytes of configuration, table at %llu of %llu bytes, rank %u of %u",
                           path, h->num_sections, h->config_bytes, (unsigned long long)h->table_offset, (unsigned long long)h->total_bytes, h->rank, h->num_ranks);
     }
@@ -504,21 +491,32 @@ static inline bool state_read_section(StateReader* r, const char* name, uint32_t
     return state_read_section_begin(r, name, dtype, count, error) && state_read_next(r, data, count * file_dtype_bytes(dtype), error) &&
         state_read_section_end(r, error);
 }
-// Reads every section and throws it away: true if the file is good to the last byte.
-static inline bool state_read_verify(StateReader* r, FileError* error) {
+// Reads one section and throws it away: true if it is good to the last byte.
+static inline bool state_read_check(StateReader* r, const StateSection* s, FileError* error) {
     char* chunk = (char*)mallocCheck(FILE_BUFFER_BYTES);
-    bool ok = true;
-    for (uint32_t i = 0; ok && i < r->header.num_sections; i++) {
-        const StateSection* s = &r->sections[i];
-        ok = state_read_section_begin(r, s->name, s->dtype, s->count, error);
-        while (ok && r->current_read < s->bytes) {
-            uint64_t left = s->bytes - r->current_read;
-            ok = state_read_next(r, chunk, left < FILE_BUFFER_BYTES ? left : FILE_BUFFER_BYTES, error);
-        }
-        ok = ok && state_read_section_end(r, error);
+    bool ok = state_read_section_begin(r, s->name, s->dtype, s->count, error);
+    while (ok && r->current_read < s->bytes) {
+        uint64_t left = s->bytes - r->current_read;
+        ok = state_read_next(r, chunk, left < FILE_BUFFER_BYTES ? left : FILE_BUFFER_BYTES, error);
     }
     free(chunk);
+    return ok && state_read_section_end(r, error);
+}
+// The same for every section of the file.
+static inline bool state_read_verify(StateReader* r, FileError* error) {
+    bool ok = true;
+    for (uint32_t i = 0; ok && i < r->header.num_sections; i++) { ok = state_read_check(r, &r->sections[i], error); }
     return ok;
+}
+
+// ----------------------------------------------------------------------------
+// names of a checkpoint's files [llm.c's]; what belongs together: checkpoint.h
+
+static inline void checkpoint_model_path(char path[FILE_PATH_MAX], const char* folder, int step) {
+    snprintf(path, FILE_PATH_MAX, "%s/model_%08d.bin", folder, step);
+}
+static inline void checkpoint_state_path(char path[FILE_PATH_MAX], const char* folder, int step, int rank) {
+    snprintf(path, FILE_PATH_MAX, "%s/state_%08d_%05d.bin", folder, step, rank);
 }
 
 #endif

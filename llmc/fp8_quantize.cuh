@@ -95,4 +95,20 @@ static inline void fp8_quantize(Fp8Scaling* s, Fp8Role role, int layer, int line
     if (dbias) { column_sum(dbias, partial, rows / FP8_TILE, cols, stream); }
 }
 
+// k (rows,cols) codes -> t (cols,rows), for codes that came from other ranks. One thread a 16 x 16 tile, as above.
+static __global__ void fp8_transpose_kernel1(uint8_t* t, const uint8_t* k, int rows, int cols) {
+    int row0 = (blockIdx.x * 8 + threadIdx.x % 8) * FP8_TILE, col0 = (blockIdx.y * (QUANTIZE_BLOCK / 8) + threadIdx.x / 8) * FP8_TILE;
+    if (row0 >= rows || col0 >= cols) { return; }
+    uint4 q[FP8_TILE];
+    #pragma unroll
+    for (int r = 0; r < FP8_TILE; r++) { q[r] = *reinterpret_cast<const uint4*>(k + (size_t)(row0 + r) * cols + col0); }
+    fp8_transpose_tile(q);
+    #pragma unroll
+    for (int c = 0; c < FP8_TILE; c++) { *reinterpret_cast<uint4*>(t + (size_t)(col0 + c) * rows + row0) = q[c]; }
+}
+// rows, cols % 16 == 0, pointers 16-byte aligned. Enqueues only.
+static inline void fp8_transpose(uint8_t* t, const uint8_t* k, int rows, int cols, cudaStream_t stream) {
+    launch<fp8_transpose_kernel1>(dim3(CEIL_DIV(rows, QUANTIZE_ROWS), CEIL_DIV(cols, QUANTIZE_COLS)), dim3(QUANTIZE_BLOCK), 0, stream, t, k, rows, cols);
+}
+
 #endif

@@ -87,6 +87,7 @@ static inline void device_init(Device* dev, int local_rank) {
     if (error != cudaSuccess || count == 0) {
         fail("check nvidia-smi and CUDA_VISIBLE_DEVICES, or run the CPU device: make cpu && ./train_gpt_fp8_cpu", "no CUDA GPU found: %d devices, %s", count, cudaGetErrorString(error));
     }
+    if (count == 1) { local_rank = 0; }  // the launcher shows each process its own GPU only; two that share one are refused by NCCL
     require(local_rank < count, "start at most one process a GPU", "process %d of this machine has no GPU: %d found", local_rank, count);
     cudaCheck(cudaSetDevice(local_rank));
     cudaCheck(cudaGetDeviceProperties(&dev->props, local_rank));

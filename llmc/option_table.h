@@ -23,6 +23,7 @@
 #define OPT_MASTER_CHOICES(X) X(OPT_MASTER_BFLOAT16, "bfloat16|bf16|0") X(OPT_MASTER_FLOAT32, "float32|fp32|1")
 #define OPT_ORDER_CHOICES(X) X(OPT_ORDER_SEQUENCE, "sequence") X(OPT_ORDER_LLMC, "llmc")
 #define OPT_INIT_CHOICES(X) X(OPT_INIT_LLMC, "llmc") X(OPT_INIT_FAST, "fast")
+#define OPT_REDUCE_CHOICES(X) X(OPT_REDUCE_NCCL, "nccl") X(OPT_REDUCE_FLOAT32, "float32")
 #define OPT_NCCL_CHOICES(X) X(OPT_NCCL_MPI, "mpi") X(OPT_NCCL_TCP, "tcp") X(OPT_NCCL_FS, "fs")
 
 #define OPTION_CHOICE_ID(id, names) id,
@@ -31,6 +32,7 @@ enum { OPT_MASTER_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_ORDER_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_INIT_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_NCCL_CHOICES(OPTION_CHOICE_ID) };
+enum { OPT_REDUCE_CHOICES(OPTION_CHOICE_ID) };
 
 #define OPTION_CHOICE_TEXT(id, names) names ","
 #define CHOICES(list) list(OPTION_CHOICE_TEXT)
@@ -86,14 +88,19 @@ enum { OPT_NCCL_CHOICES(OPTION_CHOICE_ID) };
     OPT(checkpoint_every,     "n",  INT,    0,             -1, 1000000000, "checkpoints", "write a checkpoint every so many steps and at the end; 0: never") \
     OPT(checkpoint_keep,      "nk", INT,    0,             -1, 1000000000, "checkpoints", "keep only so many of the latest checkpoints; 0: all") \
     OPT(checkpoint_major_every, "nm", INT,  0,             -1, 1000000000, "checkpoints", "never delete the checkpoint of every so many steps; 0: no exception") \
+    OPT(save_every_minutes,   "",   FLOAT,  0.0,           0, 100000,     "checkpoints", "write a checkpoint whenever so many minutes have passed since the last; 0: never") \
     OPT(resume,               "y",  BOOL,   0,             0, 1,          "checkpoints", "continue from the latest complete checkpoint in the output folder, if there is one") \
     OPT(zero_stage,           "z",  INT,    0,             0, 3,          "processes",   "ZeRO stage: 0 none, 1 shards the optimizer's state; one process has nothing to shard") \
     OPT(num_processes,        "pn", INT,    1,             1, 65536,      "processes",   "number of processes that train together") \
     OPT(process_rank,         "pr", INT,    0,             0, 65535,      "processes",   "number of this process, from 0") \
     OPT(gpus_per_node,        "pg", INT,    8,             1, 65536,      "processes",   "GPUs a machine has: process R uses GPU R modulo this") \
-    OPT(nccl_init,            "pi|pm", ENUM, OPT_NCCL_MPI, CHOICES(OPT_NCCL_CHOICES), 0, "processes", "how processes find each other") \
+    OPT(nccl_init,            "pi|pm", ENUM, OPT_NCCL_MPI, CHOICES(OPT_NCCL_CHOICES), 0, "processes", "how processes find each other; mpi: as mpirun, torchrun or srun that started them says") \
     OPT(server_ip,            "ps", STRING, "",            0, 255,        "processes",   "address of process 0, for --nccl-init tcp") \
     OPT(fs_path,              "pf|pp", STRING, "",         0, 255,        "processes",   "folder that all processes see, for --nccl-init fs") \
+    OPT(server_port,          "",   INT,    0,             0, 65535,      "processes",   "port of process 0, for --nccl-init tcp; 0: after the launcher's MASTER_PORT or job, else 12345") \
+    OPT(grad_reduce,          "",   ENUM,   OPT_REDUCE_NCCL, CHOICES(OPT_REDUCE_CHOICES), 0, "processes", "how gradients are summed over GPUs; nccl: BF16 ones are rounded at every hop, float32: once, after exact sums of as many bytes") \
+    OPT(watchdog_seconds,     "",   INT,    60,            2, 86400,      "processes",   "end the run, with a message, when a process is lost or others wait for it so long") \
+    OPT(check_ranks_every,    "",   INT,    100,           0, 1000000000, "processes",   "compare the weights of all processes every so many steps; 0: never") \
     OPT(gpu_info_every,       "lg", INT,    -1,            -1, 1000000000, "other",      "print utilization, clocks, power and temperature of the GPU every so many steps; -1: never") \
     OPT(log_every,            "",   INT,    1,             1, 1000000000, "other",       "print a progress line every so many steps")
 
@@ -160,11 +167,10 @@ static inline void options_check(Options* o) {
     const float z_max = 11.269427f;  // sqrt(127): outlier_detector.h
     if (o->skip_loss_z > z_max || o->skip_grad_z > z_max) { fprintf(stderr, "note: no z-score exceeds %.3f: --skip-loss-z and --skip-grad-z above that never skip\n", z_max); }
     if (o->nccl_init == OPT_NCCL_MPI && (o->num_processes > 1 || o->process_rank > 0)) {
-        fprintf(stderr, "note: --num-processes and --process-rank do nothing with --nccl-init mpi: mpirun says them\n");
+        fprintf(stderr, "note: --num-processes and --process-rank do nothing with --nccl-init mpi: the launcher says them\n");
         o->num_processes = 1;
         o->process_rank = 0;
     }
-    if (o->num_processes > 1) { fail_usage("start one process without it", "--num-processes %d: this program trains on one GPU so far", o->num_processes); }
     if (o->process_rank >= o->num_processes) {
         fail_usage("ranks count from 0", "--process-rank %d is not below --num-processes %d", o->process_rank, o->num_processes);
     }
@@ -179,6 +185,7 @@ static inline void options_check(Options* o) {
         fprintf(stderr, "WARNING: -n %d without -o writes no checkpoint, as in llm.c: the trained model will be lost\n", o->checkpoint_every);
         o->checkpoint_every = 0;
     }
+    if (o->save_every_minutes > 0 && !o->output_dir[0]) { fail_usage("name a folder with --output-dir", "--save-every-minutes %g needs --output-dir", (double)o->save_every_minutes); }
     if (o->resume && !o->output_dir[0]) { fail_usage("name the folder of the run to continue with --output-dir", "--resume needs --output-dir"); }
     if (o->channels && o->heads && o->channels % o->heads != 0) {
         fail_usage("choose --channels as a multiple of --heads", "--channels %d is not a multiple of --heads %d", o->channels, o->heads);

@@ -10,7 +10,7 @@
  *   12      4     u32     EOT, the end-of-text token, < V (version 2)
  *   16      1008  u32[]   zero
  *   1024    ...           V times: u8 length (1..255), then so many bytes; the file ends after the last
- * Bytes as text: V = 256, every token one byte, EOT 0 (made by data/common.py).
+ * Bytes as text: V = 256, every token one byte, EOT 0 (made by the makers in data/).
  *
  * Printing:  complete UTF-8 sequences and printable ASCII, newline and tab. Dropped: control characters (also those of U+0080..U+009F) and bytes
  *            that are not UTF-8. A sequence may be spread over tokens, as it always is with byte tokens: tokenizer_print keeps what is incomplete.

@@ -7,8 +7,9 @@
 MODEL is a folder (config.json with model.safetensors, or with model.safetensors.index.json and its shards), or one .safetensors file.
 export writes model.safetensors and config.json, with which transformers.GPT2LMHeadModel.from_pretrained(FOLDER) loads the model.
 
-Tensors    {"transformer." or nothing}wte.weight, wpe.weight, h.N.ln_1.weight ... ln_f.bias. HuggingFace stores the four matrices of a block (in, out),
-           the .bin (out, in): transposed. lm_head.weight is tied: it must equal wte. Buffers h.N.attn.bias and .masked_bias say nothing and are skipped.
+Tensors    {"transformer." or nothing}wte.weight, wpe.weight, h.N.ln_1.weight ... ln_f.bias; torch.compile's "_orig_mod." is skipped. HuggingFace stores the
+           four matrices of a block (in, out), the .bin (out, in): transposed. lm_head.weight is tied: it must equal wte, or stands for it where the file
+           has it under this name only. Buffers h.N.attn.bias and .masked_bias say nothing and are skipped.
 Vocabulary the .bin has rows of zeros up to a multiple of 128; export cuts them.
 Types      import: as stored (F32 and F16 become float32, BF16 bfloat16), or --dtype: to bfloat16 by rounding to nearest, ties to even, NaN stays NaN.
            export: float32 (version 3) as F32, bfloat16 (version 5) as BF16. So import and export undo each other, to the last bit.
@@ -21,11 +22,12 @@ import array
 import functools
 import json
 import os
+import re
 import struct
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "data"))
-from common import DISK_HINT, Progress, Refusal, file_size, read_json, run_maker, say, shown, whole_number, write_file, write_json  # noqa: E402
+from common import DISK_HINT, Progress, Refusal, file_size, read_json, run_maker, say, shown, whole_number, write_file  # noqa: E402
 
 try:
     import numpy
@@ -38,6 +40,7 @@ DTYPES = {"float32": "F32", "bfloat16": "BF16"}
 ITEM_BYTES = {"F32": 4, "BF16": 2, "F16": 2}
 PADDING = 128               # the vocabulary is padded to a multiple of this
 PIECE = 1 << 22             # elements converted at a time where no transposition needs the whole tensor
+MAX_LAYERS = 4096           # more is damage
 MAX_JSON_BYTES = 100 << 20  # of a safetensors header; the format's own limit
 TANH_GELU = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")  # names of the one GELU that this program computes
 TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
@@ -204,7 +207,7 @@ class Shard:
 
 
 class Checkpoint:
-    """A model in safetensors files: for each tensor (named without "transformer.") its shard, dtype, shape and place."""
+    """A model in safetensors files: for each tensor (by the name in param_table) its shard, dtype, shape and place."""
     def __init__(self, path):
         folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
         self.path, self.folder, self.tensors = path, folder, {}
@@ -223,14 +226,19 @@ class Checkpoint:
             shards = {os.path.basename(single): Shard(single)}
         else:
             other = [name for name in ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5") if os.path.exists(os.path.join(folder, name))]
-            raise Refusal(f"'{shown(folder)}' holds no model.safetensors" + (f", only {other[0]}" if other else ""),
+            named = sorted(name for name in os.listdir(folder) if name.endswith(".safetensors"))
+            raise Refusal(f"'{shown(folder)}' holds no model.safetensors" + (f", only {', '.join((named or other)[:3])}" if named or other else ""),
+                          f"name the file: {shown(os.path.join(folder, named[0]))}" if named else
                           "save the model with model.save_pretrained(FOLDER, safe_serialization=True)" if other else "name a folder with config.json and model.safetensors")
         for shard in shards.values():
             for name, (dtype, shape, begin) in shard.tensors.items():
-                short = name[len("transformer."):] if name.startswith("transformer.") else name
+                short = name.replace("_orig_mod.", "")
+                short = short[len("transformer."):] if short.startswith("transformer.") else short
                 if short in self.tensors:
                     raise Refusal(f"tensor {short} occurs twice in '{shown(path)}'", "the files are not of one checkpoint: download it again")
                 self.tensors[short] = (shard, dtype, shape, begin)
+        if "wte.weight" not in self.tensors and "wpe.weight" in self.tensors and "lm_head.weight" in self.tensors:
+            self.tensors["wte.weight"] = self.tensors.pop("lm_head.weight")
 
     def shape(self, name):
         if name not in self.tensors:
@@ -255,6 +263,9 @@ def check_config_json(config, path):
     """Refuses a config.json of a network that is not the one that this program computes."""
     def refuse(key, wanted):
         raise Refusal(f"'{shown(path)}': {key} is {json.dumps(config.get(key))}; this program has {wanted}", "this model cannot be imported")
+    for key in ("n_layer", "n_embd", "n_head", "n_positions", "vocab_size"):
+        if key in config and (type(config[key]) is not int or config[key] < 1):
+            raise Refusal(f"'{shown(path)}': {key} is {json.dumps(config[key])}, not a whole number above 0", "the file is damaged: copy or download it again")
     if config.get("model_type", "gpt2") != "gpt2":
         raise Refusal(f"'{shown(path)}' is of a {config['model_type']}, not of a GPT-2", "only GPT-2 models can be imported")
     if config.get("activation_function", "gelu_new") not in TANH_GELU:
@@ -276,7 +287,9 @@ def checkpoint_config(checkpoint, heads):
         raise Refusal(f"'{shown(path)}' is not readable JSON", "copy or download it again")
     if config:
         check_config_json(config, path)
-    layers = 1 + max([int(parts[1]) for parts in (name.split(".") for name in checkpoint.tensors) if parts[0] == "h" and len(parts) > 2 and parts[1].isdigit()], default=-1)
+    layers = 1 + max([int(found[1]) for found in (re.match(r"h\.([0-9]{1,18})\.", name) for name in checkpoint.tensors) if found], default=-1)
+    if layers > MAX_LAYERS:
+        raise Refusal(f"'{shown(checkpoint.path)}' has a tensor of layer {layers - 1}; {MAX_LAYERS} layers are possible", "only GPT-2 models can be imported")
     wte, wpe = checkpoint.shape("wte.weight"), checkpoint.shape("wpe.weight")
     checkpoint.shape("h.0.attn.c_attn.weight")
     if len(wte) != 2 or len(wpe) != 2 or wte[1] != wpe[1] or 0 in wte + wpe:
@@ -291,7 +304,7 @@ def checkpoint_config(checkpoint, heads):
     if heads is not None and stated is not None and heads != stated:
         raise Refusal(f"--heads {heads} contradicts '{shown(path)}', which says n_head {stated}", "leave --heads out")
     heads = stated if heads is None else heads
-    if not isinstance(heads, int) or heads < 1 or wte[1] % heads:
+    if wte[1] % heads:
         raise Refusal(f"{wte[1]} channels cannot be divided among {heads} heads", "config.json and weights are not of one model")
     return Config(wpe[0], wte[0], layers, heads, wte[1], -(-wte[0] // PADDING) * PADDING)
 
@@ -313,6 +326,9 @@ def check_tensors(checkpoint, c):
         if name not in wanted and name != "lm_head.weight" and not ignored(name):
             raise Refusal(f"tensor {name} has no place in a GPT-2 language model", "only GPT-2 models without additions can be imported")
     if "lm_head.weight" in checkpoint.tensors:
+        kinds = [checkpoint.tensors[name][1] for name in ("lm_head.weight", "wte.weight")]
+        if kinds[0] != kinds[1]:
+            raise Refusal(f"lm_head.weight is of type {kinds[0]}, wte.weight of {kinds[1]}: whether they are tied cannot be told", "save the model in one type")
         same = checkpoint.tensors["lm_head.weight"][1:3] == checkpoint.tensors["wte.weight"][1:3]
         for first in range(0, count(wanted["wte.weight"]) if same else 0, PIECE):
             n = min(PIECE, count(wanted["wte.weight"]) - first)
@@ -387,7 +403,7 @@ def read_model_header(path):
     if words[1] not in VERSIONS:
         raise Refusal(f"'{shown(path)}' has version {words[1]}; 3 (float32) and 5 (bfloat16) can be read", "export it again with a newer llm.c")
     c = Config(words[2], words[3], words[4], words[5], words[6], words[7])
-    if min(words[2:]) < 1 or c.padded_vocab_size < c.vocab_size or c.channels % c.num_heads or max(words[2:]) > 1 << 24 or c.num_layers > 4096:
+    if min(words[2:]) < 1 or c.padded_vocab_size < c.vocab_size or c.channels % c.num_heads or max(words[2:]) > 1 << 24 or c.num_layers > MAX_LAYERS:
         raise Refusal(f"'{shown(path)}' has impossible dimensions: {c}", "the file is damaged: copy it again")
     due = HEADER_BYTES + model_elements(c) * ITEM_BYTES[VERSIONS[words[1]]]
     if size != due:
@@ -460,7 +476,7 @@ def export_model(arguments):
     for name in given:
         with open_file(os.path.join(arguments.tokenizer_from, name), "check its permissions") as source:
             write_here(os.path.join(arguments.folder, name), iter(lambda: source.read(1 << 20), b""))
-    write_json(config, config_json(c, dtype))
+    write_here(config, [(json.dumps(config_json(c, dtype), indent=1, sort_keys=True) + "\n").encode("ascii")])
     say(f"wrote {shown(place)}: {c}; {dtype}, {file_size(place):,} bytes; config.json" + "".join(", " + name for name in given))
 
 
@@ -485,4 +501,4 @@ def parse_arguments(argv):
 
 if __name__ == "__main__":
     parsed = parse_arguments(sys.argv[1:])
-    sys.exit(run_maker(parsed.run, parsed))
+    sys.exit(run_maker(parsed.run, parsed, after_interruption="the same command begins again"))

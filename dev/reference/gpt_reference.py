@@ -13,7 +13,7 @@ float8             bfloat16, but each product of the four linear layers of a blo
                    y = x W^T, dx = dy W, dW = dy^T x, each accumulated in float32 over the dequantized values.
 
 A BF16 or FP8 number is held as the float32 of the same value: all is plain float32 arithmetic, which runs anywhere (torch 1.13 knows no FP8), with sums
-in float32 as on tensor cores. A new recipe is one function at "recipes" below.
+in float32 as on tensor cores. A new recipe is one function at "recipes" below, and one line at "precisions".
 Tests: dev/check_reference.py
 """
 import math
@@ -71,10 +71,30 @@ def stochastic_bf16(x, random):
 
 # ---------------------------------------------------------------------------- recipes
 
-# What a recipe makes of a tensor (rows, cols): k is its value quantized for a contraction along the columns, t for one along the rows, both (rows, cols)
-# float32; record: what a test compares. name: role/layer/linear; role x and w (inputs, weights) or dy (gradients).
-Operand = namedtuple("Operand", "k t record")
-Record = namedtuple("Record", "name x format scale descale codes")
+# A recipe is a function (history, name, x) -> Operand. x (rows, cols) float32; name: role/layer/linear, role x and w (inputs, weights) or dy (gradients).
+# history: a dictionary that lives as long as one model's run: what the recipe keeps there under the name it finds again at the next call;
+# history["step"] counts the optimizer steps that are done (GPT.end_step), so that calls of one number belong to one step.
+#     Operand    the name, what was quantized (x, as BF16), and it quantized for a contraction along the columns (k) and for one along the rows (t)
+#     Quantized  scale, descale: float32 (R, S), numpy; each is of a block of rows/R x cols/S elements: (1, 1) of the whole tensor, (rows, 1) of each row,
+#                (rows, cols/32) of 32 in a row. codes uint8 and value, what they stand for, float32: (rows, cols)
+Operand = namedtuple("Operand", "name x k t")
+Quantized = namedtuple("Quantized", "format scale descale codes value")
+
+
+def quantize(x, f, scale):
+    """Quantized of BF16 values x in format f. scale: float32 (R, S), numpy; its inverse is rounded to float32."""
+    descale = np.float32(1) / scale
+
+    def spread(s):
+        s = torch.from_numpy(s).to(x.device)
+        return s.repeat_interleave(x.shape[0] // s.shape[0], 0).repeat_interleave(x.shape[1] // s.shape[1], 1)
+    codes = fp8_encode(x * spread(scale), f)
+    return Quantized(f, scale, descale, codes, fp8_decode(codes, f) * spread(descale))
+
+
+def gradients_in_e5m2(name):
+    """The format of a tensor: E4M3, gradients E5M2."""
+    return E5M2 if name.startswith("dy/") else E4M3
 
 
 def scale_from_amax(amax, largest):
@@ -85,28 +105,23 @@ def scale_from_amax(amax, largest):
         return min(np.float32(largest) / np.float32(amax), np.float32(2.0**126))
 
 
-def recipe_current(name, x):
-    """One scale a tensor, from its own largest magnitude; E4M3, gradients E5M2. BF16 first, then the amax, the scale, the conversion."""
-    f = E5M2 if name.startswith("dy/") else E4M3
+def recipe_current(history, name, x):
+    """One scale a tensor, from its own largest magnitude, without a history. BF16 first, then the amax, the scale, the conversion."""
+    f = gradients_in_e5m2(name)
     x = bf16(x)
-    scale = scale_from_amax(np.float32(x.abs().max().item()), f.max)
-    descale = np.float32(1) / scale
-    codes = fp8_encode(x * float(scale), f)
-    value = fp8_decode(codes, f) * float(descale)
-    return Operand(value, value, Record(name, x, f, scale, descale, codes))
-
-
-RECIPES = {"current": recipe_current}
+    q = quantize(x, f, np.array([[scale_from_amax(np.float32(x.abs().max().item()), f.max)]]))
+    return Operand(name, x, q, q)
 
 # ---------------------------------------------------------------------------- precisions
 
 
-Precision = namedtuple("Precision", "name dtype low recipe")  # low: what is stored is rounded to BF16
+# low: what is stored is rounded to BF16. recipe: None, or the function that quantizes. name: that of its files.
+Precision = namedtuple("Precision", "name dtype low recipe")
 PRECISIONS = {p.name: p for p in (
     Precision("float64", torch.float64, False, None),
     Precision("float32", torch.float32, False, None),
     Precision("bfloat16", torch.float32, True, None),
-    Precision("float8", torch.float32, True, "current"))}
+    Precision("float8", torch.float32, True, recipe_current))}
 
 
 class RoundValue(torch.autograd.Function):
@@ -132,20 +147,20 @@ class RoundGradient(torch.autograd.Function):
 
 
 class LowLinear(torch.autograd.Function):
-    """y (N,out) = x (N,in) W^T + b of quantized operands. dy comes as BF16; dx is rounded where x was stored; dW is stored as BF16, db (of the
-    unquantized dy) as float32."""
+    """y (N,out) = x (N,in) W^T + b. operand(name, tensor) -> k, t: the values that a contraction along its columns, its rows reads. dy comes as BF16; dx is
+    rounded where x was stored; dW is stored as BF16, db (of the unquantized dy) as float32."""
     @staticmethod
-    def forward(ctx, x, w, b, name, quantize):
-        x, w = quantize("x/" + name, x), quantize("w/" + name, w)
-        ctx.save_for_backward(x.t, w.t)
-        ctx.name, ctx.quantize = name, quantize
-        return x.k @ w.k.t() + b
+    def forward(ctx, x, w, b, name, operand):
+        (x_k, x_t), (w_k, w_t) = operand("x/" + name, x), operand("w/" + name, w)
+        ctx.save_for_backward(x_t, w_t)
+        ctx.name, ctx.operand = name, operand
+        return x_k @ w_k.t() + b
 
     @staticmethod
     def backward(ctx, dy):
-        x, w = ctx.saved_tensors
-        q = ctx.quantize("dy/" + ctx.name, dy)
-        return q.k @ w, bf16(q.t.t() @ x), dy.sum(0), None, None
+        x_t, w_t = ctx.saved_tensors
+        dy_k, dy_t = ctx.operand("dy/" + ctx.name, dy)
+        return dy_k @ w_t, bf16(dy_t.t() @ x_t), dy.sum(0), None, None
 
 # ---------------------------------------------------------------------------- parameters
 
@@ -183,19 +198,23 @@ def random_params(c, random):
 
 
 class GPT:
-    """params: dict of float32 tensors, copied. log: None, or a list to which every quantized tensor's Record is appended."""
+    """params: dict of float32 tensors, copied. log: None, or a list to which every Operand is appended. history: the recipe's."""
     def __init__(self, config, params, precision, device="cpu"):
-        self.config, self.precision, self.log = config, precision, None
+        self.config, self.precision, self.log, self.history = config, precision, None, {"step": 0}
         values = {name: bf16(x) if precision.low else x for name, x in params.items()}
         self.params = {name: x.to(device=device, dtype=precision.dtype, copy=True).requires_grad_() for name, x in values.items()}
 
-    def quantize(self, name, x):
+    def end_step(self):
+        """The weights were updated; what comes belongs to the next optimizer step."""
+        self.history["step"] += 1
+
+    def operand(self, name, x):
         if self.precision.recipe is None:
-            return Operand(x, x, None)
-        q = RECIPES[self.precision.recipe](name, x)
+            return x, x
+        q = self.precision.recipe(self.history, name, x)
         if self.log is not None:
-            self.log.append(q.record)
-        return q
+            self.log.append(q)
+        return q.k.value, q.t.value
 
     def round_value(self, x):
         return RoundValue.apply(x) if self.precision.low else x
@@ -210,7 +229,7 @@ class GPT:
         return self.store(F.layer_norm(x, (self.config.channels,), w, b, 1e-5))
 
     def linear(self, x, w, b, name):
-        return self.store(LowLinear.apply(x, w, b, name, self.quantize) if self.precision.low else x @ w.t() + b)
+        return self.store(LowLinear.apply(x, w, b, name, self.operand) if self.precision.low else x @ w.t() + b)
 
     def attention(self, qkv, B, T):
         """y (N,C) of qkv (N,3C): per head, position t attends to positions <= t."""
@@ -271,4 +290,5 @@ class AdamW:
             direction = (m / (1 - h.beta1**self.t)) / ((v / (1 - h.beta2**self.t)).sqrt() + h.eps)
             new = p - h.lr * (direction + (h.weight_decay if spec.decay else 0.0) * p)
             p.copy_(stochastic_bf16(new, self.random) if self.gpt.precision.low else new)
+        self.gpt.end_step()
         return norm

@@ -8,19 +8,25 @@
 What it writes, byte by byte: README.md in this folder. The same arguments give the same files, but for the order in which a BLAS adds.
 """
 import argparse
+import math
 import os
 import sys
 
+found = "no PyTorch"
 try:
-    import numpy as np
     import torch
-except ImportError as e:
-    sys.exit(f"{e}\nHINT: make reference installs PyTorch and numpy for /usr/bin/python3 (Debian: python3-torch python3-numpy)")
+    found = f"PyTorch {torch.__version__}"
+    import numpy as np
+    torch.nn.functional.gelu(torch.from_numpy(np.zeros(1)), approximate="tanh")  # what an old PyTorch lacks, and one built for another numpy cannot do
+except Exception as e:  # whatever a broken installation raises
+    sys.exit(f"{sys.executable}: {found}: {type(e).__name__}: {' '.join(str(e).split())}\n"
+             "HINT: 1.13 or later is needed; make reference installs PyTorch and numpy for /usr/bin/python3 (Debian: python3-torch python3-numpy)")
 
-from gpt_reference import E4M3, E5M2, PRECISIONS, AdamW, Config, GPT, Hyper, bf16, fp8_decode, param_table, random_params, recipe_current
+from gpt_reference import E4M3, E5M2, PRECISIONS, AdamW, Config, GPT, Hyper, bf16, fp8_decode, param_table, random_params
 
 HYPER = Hyper(lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, clip=1.0)
 STEPS = 10
+DRAWS = 8  # runs of stochastic rounding: what is written of their ten steps is the mean
 MODEL_MAGIC, DEBUG_MAGIC, TOKENS_MAGIC, FP8_MAGIC = 20240326, 20240327, 20240520, 20261130
 FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fixtures")
 
@@ -95,12 +101,15 @@ def write_debug_state(path, c, x, y, logits, loss, grads):
             f.write(f32_bytes(grads[p.name]))
 
 
-def write_fp8(path, records):
+def write_fp8(path, operands):
     with open(path, "wb") as f:
-        f.write(np.array([FP8_MAGIC, 1, len(records), 0], "<i4").tobytes())
-        for r in records:
-            f.write(r.name.encode().ljust(32, b"\0") + np.array([*r.x.shape, r.format.number], "<i4").tobytes() + np.array([r.scale, r.descale], "<f4").tobytes())
-            f.write(bf16_bits(r.x).tobytes() + r.codes.cpu().numpy().tobytes())
+        f.write(np.array([FP8_MAGIC, 2, len(operands), 0], "<i4").tobytes())
+        for o in operands:
+            sets = [o.k] if o.t is o.k else [o.k, o.t]
+            f.write(o.name.encode().ljust(32, b"\0") + np.array([*o.x.shape, len(sets)], "<i4").tobytes() + bf16_bits(o.x).tobytes())
+            for q in sets:
+                f.write(np.array([q.format.number, *q.scale.shape], "<i4").tobytes() + q.scale.astype("<f4").tobytes() + q.descale.astype("<f4").tobytes())
+                f.write(q.codes.cpu().numpy().tobytes())
 
 # ---------------------------------------------------------------------------- edge cases of the scale rule and of the conversion
 
@@ -138,29 +147,35 @@ def edge_tensors(f, random):
     )]
 
 
-def edge_records():
+def edge_operands(recipe):
     random = np.random.RandomState(1)
-    return [recipe_current(f"{role}/0/{name}", x).record for role, f in (("x", E4M3), ("dy", E5M2)) for name, x in edge_tensors(f, random)]
+    history = {"step": 0}
+    return [recipe(history, f"{role}/0/{name}", x) for role, f in (("x", E4M3), ("dy", E5M2)) for name, x in edge_tensors(f, random)]
 
 # ---------------------------------------------------------------------------- one configuration
 
 
 def run_precision(prefix, c, params, x, y, precision, args):
-    """Writes the debug state, the weights after STEPS steps and, of float8, the quantized tensors; -> (loss, norm) of each step."""
-    gpt = GPT(c, params, precision, args.device)
-    optimizer = AdamW(gpt, HYPER, args.seed)
+    """Writes the debug state, the weights after STEPS steps and, of FP8, the quantized tensors; -> (loss, norm and the standard errors of both) of each step."""
     device_x, device_y = x.to(args.device), y.to(args.device)
-    results = []
-    for step in range(STEPS):
-        gpt.log = [] if step == 0 and precision.recipe else None
-        logits, loss, grads = gpt.gradients(device_x, device_y)
-        if step == 0:
-            write_debug_state(f"{prefix}_{precision.name}_debug_state.bin", c, x, y, logits, loss, grads)
-            if precision.recipe:
-                write_fp8(f"{prefix}_fp8.bin", gpt.log)
-        results.append((loss.item(), optimizer.step(grads)))
-    write_model(f"{prefix}_{precision.name}_after{STEPS}.bin", c, gpt.params)
-    return results
+    draws = DRAWS if precision.low else 1
+    results, weights = np.zeros((draws, STEPS, 2)), {name: 0.0 for name in params}
+    for draw in range(draws):
+        gpt = GPT(c, params, precision, args.device)
+        optimizer = AdamW(gpt, HYPER, args.seed + draw)
+        for step in range(STEPS):
+            first = draw == 0 and step == 0
+            gpt.log = [] if first and precision.recipe else None
+            logits, loss, grads = gpt.gradients(device_x, device_y)
+            if first:
+                write_debug_state(f"{prefix}_{precision.name}_debug_state.bin", c, x, y, logits, loss, grads)
+                if precision.recipe:
+                    write_fp8(f"{prefix}_{precision.name}_fp8.bin", gpt.log)
+            results[draw, step] = loss.item(), optimizer.step(grads)
+        weights = {name: weights[name] + p.detach().double() / draws for name, p in gpt.params.items()}
+    write_model(f"{prefix}_{precision.name}_after{STEPS}.bin", c, weights)
+    luck = results.std(0, ddof=1) / math.sqrt(draws) if draws > 1 else 0 * results[0]
+    return np.concatenate([results.mean(0), luck], 1)
 
 
 def parse_arguments(argv):
@@ -208,14 +223,15 @@ def write_all(args):
     prefix = os.path.join(args.output, args.name)
     write_model(prefix + ".bin", c, params)
     h = HYPER
-    lines = [f"# ten AdamW steps on the batch of {args.name}_*_debug_state.bin: precision, step, loss before it, gradient norm before clipping",
-             f"# lr {h.lr:g} beta1 {h.beta1:g} beta2 {h.beta2:g} eps {h.eps:g} weight_decay {h.weight_decay:g} clip {h.clip:.1f}"]
+    lines = [f"# ten AdamW steps on the batch of {args.name}_*_debug_state.bin: precision, step, loss before it, gradient norm before clipping, standard errors",
+             f"# lr {h.lr:g} beta1 {h.beta1:g} beta2 {h.beta2:g} eps {h.eps:g} weight_decay {h.weight_decay:g} clip {h.clip:.1f} draws {DRAWS}"]
     for precision in PRECISIONS.values():
-        for step, (loss, norm) in enumerate(run_precision(prefix, c, params, x, y, precision, args), 1):
-            lines.append(f"{precision.name} {step} {loss:.9g} {norm:.9g}")
+        for step, (loss, norm, loss_luck, norm_luck) in enumerate(run_precision(prefix, c, params, x, y, precision, args), 1):
+            lines.append(f"{precision.name} {step} {loss:.9g} {norm:.9g} {loss_luck:.9g} {norm_luck:.9g}")
+        if precision.recipe:
+            write_fp8(os.path.join(args.output, f"edge_{precision.name}_fp8.bin"), edge_operands(precision.recipe))
     with open(prefix + "_steps.txt", "w") as f:
         f.write("\n".join(lines) + "\n")
-    write_fp8(os.path.join(args.output, "edge_fp8.bin"), edge_records())
 
 
 def main(argv):

@@ -1,9 +1,12 @@
 /* test_checkpoint_files.cu - the folder of checkpoints and main.log: names, finding, keeping, crashes at any system call
  *
- * A checkpoint here is a real model file (llm.c's v5, 2 layers of 4 channels) and real state files, so that what the trainer would load is loaded.  */
+ * A checkpoint here is a real model file (llm.c's v5, 2 layers of 4 channels) and real state files (state_sets.h), so that what the trainer would load is
+ * loaded. What is in the files: test_state_set.cu.  */
 #define GPT_FAULTS
-#include "dev/test/test.h"
-#include "llmc/checkpoint.h"
+#include <sys/mman.h>
+#include <atomic>
+
+#include "dev/test/state_sets.h"
 #include "llmc/logger.h"
 
 // ---------------------------------------------------------------------------- helpers
@@ -31,67 +34,18 @@ static std::string names(const std::string& folder) {
     for (auto& n : all) { joined += (joined.empty() ? "" : " ") + n; }
     return joined;
 }
-static void clear(const std::string& folder) {
-    std::string command = "rm -rf '" + folder + "' && mkdir '" + folder + "'";
-    CHECK(system(command.c_str()) == 0, "%s", command.c_str());
-}
-#define HAS(text, word) CHECK(strstr(text, word), "'%s' is not in: %s", word, text)
-#define OK(call) CHECK(call, "%s (%s)", error.message, error.hint)
-
-static const ModelHeader TINY = {8, 10, 16, 2, 2, 4};
-static uint64_t count_gpt2(const ModelHeader* h) {
-    uint64_t C = (uint64_t)h->channels, L = (uint64_t)h->num_layers;
-    return (uint64_t)h->padded_vocab_size * C + (uint64_t)h->max_seq_len * C + L * (12 * C * C + 13 * C) + 2 * C;
+static void clear(const std::string& folder) {  // no shell: it is called a thousand times
+    DIR* dir = opendir(folder.c_str());
+    while (struct dirent* e = readdir(dir)) { unlink((folder + "/" + e->d_name).c_str()); }
+    closedir(dir);
 }
 
-// The whole protocol, all ranks one after the other. Every value of the checkpoint says its step.
-static bool write_checkpoint(const std::string& folder, int step, int num_ranks, FileError* error) {
-    AtomicFile f;
-    char path[FILE_PATH_MAX];
-    uint64_t n = count_gpt2(&TINY), bytes = 0, digest = 0;
-    std::vector<uint16_t> weights(n, (uint16_t)step);
-    if (!checkpoint_begin(folder.c_str(), step, error)) { return false; }
-    checkpoint_model_path(path, folder.c_str(), step);
-    if (!model_file_write_begin(&f, path, &TINY, FILE_BF16, n, error) || !atomic_file_write(&f, weights.data(), n * 2, error) ||
-        !model_file_write_commit(&f, &bytes, &digest, error)) {
-        return false;
-    }
-    for (int rank = 0; rank < num_ranks; rank++) {
-        StateWriter w;
-        float m[3] = {(float)step, (float)step, (float)step};
-        checkpoint_state_path(path, folder.c_str(), step, rank);
-        state_write_begin(&w, path, (uint64_t)step, rank, num_ranks, "", 12, error);
-        state_write_model(&w, bytes, digest);
-        state_write_section(&w, "m", FILE_F32, 3, m, error);
-        if (!state_write_commit(&w, error)) { return false; }
-    }
-    return checkpoint_done(folder.c_str(), step, error);
-}
-static void must_write(const std::string& folder, int step, int num_ranks) {
-    FileError error;
-    OK(write_checkpoint(folder, step, num_ranks, &error));
-}
-// Loads all of it, as a resuming trainer does; every value must say the step.
+static void must_write(const std::string& folder, int step, int num_ranks) { set_must_write(set_case(folder, step, num_ranks)); }
+// Loads all of it, as a resuming run of 2 ranks does; every value must say the step.
 static void must_load(const std::string& folder, int step, int num_ranks) {
+    SetCase c = set_case(folder, step, num_ranks);
     FileError error;
-    char path[FILE_PATH_MAX];
-    ModelFile model;
-    checkpoint_model_path(path, folder.c_str(), step);
-    OK(model_file_open(&model, path, count_gpt2, &error));
-    std::vector<uint16_t> weights(model.num_parameters);
-    OK(model_file_read(&model, weights.data(), model.num_parameters, &error));
-    for (auto w : weights) { CHECK(w == step, "a weight of step %d in step %d", w, step); }
-    for (int rank = 0; rank < num_ranks; rank++) {
-        StateReader r;
-        float m[3];
-        checkpoint_state_path(path, folder.c_str(), step, rank);
-        OK(state_read_open(&r, path, &error));
-        CHECK(r.header.model_xxh64 == model_file_digest(&model) && (int)r.header.num_ranks == num_ranks, "model digest");
-        OK(state_read_section(&r, "m", FILE_F32, 3, m, &error));
-        CHECK(m[0] == (float)step && m[2] == (float)step, "moments of step %g in step %d", m[0], step);
-        state_read_close(&r);
-    }
-    model_file_close(&model);
+    OK(set_read_all(&c, 2, &error));
 }
 static int latest(const std::string& folder, std::string* skipped = NULL) {
     CheckpointFound found;
@@ -192,6 +146,50 @@ static void test_find_latest_accepts_states_of_llmc(void) {
 
 // ---------------------------------------------------------------------------- writing and keeping
 
+// Damage that only reading finds: resume takes the one before, whose every byte is good.
+static void test_find_before_passes_over_what_verify_refuses(void) {
+    std::string folder = scratch("verify");
+    FileError error;
+    CheckpointFound found;
+    for (int step : {10, 20, 30, INT32_MAX}) { must_write(folder, step, 3); }
+    for (const char* path : {"/state_00000030_00002.bin", "/model_00000020.bin"}) {
+        std::string bytes = test_read_file(folder + path);
+        bytes[strstr(path, "state") ? 700 : 1100] ^= 1;  // a moment, a weight
+        test_write_file(folder + path, bytes);
+    }
+    int64_t before = INT32_MAX;
+    std::string why;
+    for (;; before = found.step) {
+        OK(checkpoint_find_before(folder.c_str(), before, count_gpt2, &found, &error));
+        CHECK(found.step >= 0 && found.step < before && found.num_ranks == 3 && found.skipped.empty(), "step %d: %s", found.step, found.skipped.c_str());
+        bool good = true;
+        for (int part = 0; part < 2; part++) { good = checkpoint_verify(folder.c_str(), found.step, part, 2, &error) && good; if (!good) { why += error.message; } }
+        if (good) { break; }
+    }
+    CHECK(found.step == 10, "step %d", found.step);
+    HAS(why.c_str(), "state_00000030_00002.bin': elements ");
+    HAS(why.c_str(), "model_00000020.bin': elements ");
+    CHECK(latest(folder) == INT32_MAX, "the highest step there can be");
+    OK(checkpoint_find_before(folder.c_str(), 10, count_gpt2, &found, &error));
+    CHECK(found.step == -1, "there is none before");
+}
+
+// DONE promises that the files are there: it is not written for a rank that reported success but whose file went elsewhere.
+static void test_done_is_refused_if_a_file_is_missing(void) {
+    std::string folder = scratch("promise");
+    FileError error;
+    must_write(folder, 10, 3);
+    for (const char* name : {"/state_00000010_00002.bin", "/model_00000010.bin", "/state_00000010_00000.bin"}) {
+        const std::string content = test_read_file(folder + name);
+        unlink((folder + "/DONE_00000010").c_str());
+        unlink((folder + name).c_str());
+        CHECK(!checkpoint_done(folder.c_str(), 10, &error) && names(folder).find("DONE") == std::string::npos, "%s", name);
+        HAS(error.message, (folder + name).c_str());
+        test_write_file(folder + name, content);
+    }
+    OK(checkpoint_done(folder.c_str(), 10, &error));
+}
+
 static void test_rewriting_a_step_takes_its_done_away_first(void) {
     std::string folder = scratch("rewrite");
     FileError error;
@@ -200,7 +198,10 @@ static void test_rewriting_a_step_takes_its_done_away_first(void) {
     OK(checkpoint_begin(folder.c_str(), 20, &error));
     CHECK(names(folder).find("DONE_00000020") == std::string::npos, "%s", names(folder).c_str());
     CHECK(latest(folder) == 10, "while 20 is written again, 10 counts");
-    must_write(folder, 20, 1);
+    must_write(folder, 20, 4);
+    must_write(folder, 20, 1);  // by fewer ranks
+    CHECK(names(folder) == "DONE_00000010 DONE_00000020 model_00000010.bin model_00000020.bin state_00000010_00000.bin state_00000020_00000.bin", "%s",
+          names(folder).c_str());
     CHECK(latest(folder) == 20, "20");
 }
 
@@ -287,51 +288,123 @@ static void test_clean_removes_temporaries_only(void) {
     OK(checkpoint_clean((folder + "/missing").c_str(), &removed, &error));
 }
 
-// Step 10 is there. Step 20 is written, and 10 pruned. The process dies at the n-th system call, or the call fails: for every n the folder resumes from 10
+// Step 10 is there, of 2 ranks. Step 20 is written by 3, and 10 pruned. The process dies at the n-th system call, or the call fails: for every n the folder resumes from 10
 // or from 20, with all values right; the rerun then succeeds and leaves nothing behind.
 typedef struct { std::string folder; int n, code; } CrashCase;
-static void crash_child(void* arg) {
-    CrashCase* c = (CrashCase*)arg;
+static int crash_run(const CrashCase* c) {
     FileError error;
     std::vector<int> deleted;
+    SetCase set = set_case(c->folder, 20, 3);
+    set.sharing = SET_SHARES;
     file_faults()->countdown = c->n;
     file_faults()->code = c->code;
-    bool ok = write_checkpoint(c->folder, 20, 2, &error) && checkpoint_prune(c->folder.c_str(), 20, 1, 0, &deleted, &error);
+    bool ok = set_write(&set, &error) && checkpoint_prune(c->folder.c_str(), 20, 1, 0, &deleted, &error);
     bool done = file_faults()->countdown >= 0;
-    _exit(ok ? (done ? 0 : 3) : 4);  // 3: succeeded although a call failed (prune may overlook a file it cannot open; that loses nothing)
+    file_faults()->countdown = -1;
+    return ok ? (done ? 0 : 3) : 4;  // 3: succeeded although a call failed (prune may overlook a file it cannot open; that loses nothing)
 }
-static void test_crash_at_any_system_call_leaves_a_good_checkpoint(void) {
-    for (int code : {-9, ENOSPC, EIO}) {
-        for (bool rewrite : {false, true}) {  // rewrite: a DONE of step 20 is there already
-            if (rewrite && code > 0) { continue; }
-            CrashCase c = {scratch("crash"), 0, code};
-            for (;; c.n++) {
-                std::string output;
-                FileError error;
-                int removed;
-                clear(c.folder);
-                must_write(c.folder, 10, 2);
-                if (rewrite) { must_write(c.folder, 20, 2); }
-                int exit_code = test_child(crash_child, &c, &output);
-                CHECK(exit_code == 0 || exit_code == 3 || exit_code == (code < 0 ? 9 : 4), "call %d: exit %d: %s", c.n, exit_code, output.c_str());
-                std::vector<CheckpointEntry> list;
-                OK(checkpoint_list(c.folder.c_str(), &list, &error));
-                int ranks;
-                for (auto& e : list) { if (e.done) { OK(checkpoint_check(c.folder.c_str(), e, count_gpt2, &ranks, &error)); } }  // I1, at every moment
-                int found = latest(c.folder);
-                CHECK(found == 10 || found == 20, "call %d: found %d", c.n, found);
-                if (code > 0) { CHECK(names(c.folder).find(".tmp") == std::string::npos, "call %d: %s", c.n, names(c.folder).c_str()); }
-                OK(checkpoint_clean(c.folder.c_str(), &removed, &error));
-                CrashCase again = {c.folder, 1 << 30, EIO};
-                CHECK(test_child(crash_child, &again, &output) == 0, "the rerun after call %d: %s", c.n, output.c_str());
-                CHECK(names(c.folder) == "DONE_00000020 model_00000020.bin state_00000020_00000.bin state_00000020_00001.bin", "after call %d: %s",
-                      c.n, names(c.folder).c_str());
-                CHECK(latest(c.folder) == 20, "20");
-                if (exit_code == 0) { break; }
-            }
-            CHECK(c.n > 40, "only %d system calls were tried", c.n);
+static void crash_child(void* arg) { _exit(crash_run((CrashCase*)arg)); }
+static const char* ONLY_10 = "DONE_00000010 model_00000010.bin state_00000010_00000.bin state_00000010_00001.bin";
+static void crash_everywhere(int code, bool rewrite) {
+    CrashCase c = {scratch("crash"), 0, code};
+    for (int exit_code = -1; exit_code != 0; c.n++) {
+        std::string output;
+        FileError error;
+        int removed, ranks;
+        clear(c.folder);
+        must_write(c.folder, 10, 2);
+        if (rewrite) { must_write(c.folder, 20, 5); }
+        exit_code = code < 0 ? test_child(crash_child, &c, &output) : crash_run(&c);
+        CHECK(exit_code == 0 || exit_code == 3 || exit_code == (code < 0 ? 9 : 4), "call %d: exit %d: %s", c.n, exit_code, output.c_str());
+        std::vector<CheckpointEntry> list;
+        OK(checkpoint_list(c.folder.c_str(), &list, &error));
+        for (auto& e : list) {  // I1, at every moment
+            if (!e.done) { continue; }
+            OK(checkpoint_check(c.folder.c_str(), e, count_gpt2, &ranks, &error));
+            OK(checkpoint_verify(c.folder.c_str(), e.step, 0, 1, &error));
         }
+        int found = latest(c.folder);
+        CHECK(found == 10 || found == 20, "call %d: found %d", c.n, found);
+        if (exit_code == 4) {  // nothing is left of what failed, unless it was the removing
+            const std::string after = names(c.folder);
+            CHECK(after.find(".tmp") == std::string::npos && (found == 20 || after == ONLY_10), "call %d: %s", c.n, after.c_str());
+        }
+        OK(checkpoint_clean(c.folder.c_str(), &removed, &error));
+        CrashCase again = {c.folder, 1 << 30, EIO};
+        CHECK(crash_run(&again) == 0, "the rerun after call %d", c.n);
+        CHECK(names(c.folder) == "DONE_00000020 model_00000020.bin state_00000020_00000.bin state_00000020_00001.bin state_00000020_00002.bin",
+              "after call %d: %s", c.n, names(c.folder).c_str());
+        CHECK(latest(c.folder) == 20, "20");
     }
+    CHECK(c.n > 150, "only %d system calls were tried", c.n);
+}
+static void test_crash_at_any_system_call_leaves_a_good_checkpoint(void) { crash_everywhere(-9, false); }
+static void test_crash_while_a_step_is_written_again(void) { crash_everywhere(-9, true); }  // over that of 5 ranks, whose states must go
+static void test_failure_of_any_system_call_leaves_no_trace(void) { crash_everywhere(ENOSPC, false); crash_everywhere(EIO, false); }
+
+// Real processes that write at once, step after step, and are all killed at a random moment; every second time one is killed first and the others see it.
+typedef struct { std::atomic<int> arrived, failures; } Meeting;
+static bool meet(Meeting* m, int* meetings, int ranks, bool ok) {  // true once all came and nobody failed
+    m->failures += !ok;
+    m->arrived++;
+    for (++*meetings; m->arrived < *meetings * ranks;) { usleep(50); }
+    return m->failures == 0;
+}
+static void rank_process(const std::string& folder, int rank, int ranks, Meeting* m) {
+    int meetings = 0;
+    for (int step = 20;; step += 10) {
+        FileError error;
+        StateSetWriter w;
+        std::vector<int> deleted;
+        SetCase c = set_case(folder, step, ranks);
+        bool ok = rank > 0 || (checkpoint_begin(folder.c_str(), step, &error) && set_begin_rank(&w, &c, 0, &error));
+        ok = meet(m, &meetings, ranks, ok) && (rank == 0 || set_begin_rank(&w, &c, rank, &error));
+        for (int a = 0; ok && a < 4; a++) { ok = set_write_array(&w, &c, rank, a, &error); }
+        uint64_t place = (uint64_t)step * 10;
+        ok = ok && (rank > 0 || state_write_section(&w.state, "run", FILE_U64, 1, &place, &error)) && state_set_write_end(&w, &error);
+        ok = meet(m, &meetings, ranks, ok) && (rank > 0 || (state_set_write_commit(&w, &error) && checkpoint_done(folder.c_str(), step, &error)));
+        if (!meet(m, &meetings, ranks, ok)) { _exit(1); }
+        if (rank == 0 && !checkpoint_prune(folder.c_str(), step, 1, 0, &deleted, &error)) { _exit(2); }
+    }
+}
+static void test_processes_that_write_at_once_die_at_any_moment(void) {
+    TestRng rng = {test_seed()};
+    std::string folder = scratch("kill");
+    int last = 0;
+    for (int trial = 0; trial < 40; trial++) {
+        const int ranks = 1 + trial % 4;
+        Meeting* m = (Meeting*)mmap(NULL, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        CHECK(m != MAP_FAILED, "mmap");
+        clear(folder);
+        must_write(folder, 10, 2);
+        std::vector<pid_t> pids;
+        for (int r = 0; r < ranks; r++) {
+            pid_t pid = fork();
+            CHECK(pid >= 0, "fork");
+            if (pid == 0) { rank_process(folder, r, ranks, m); }
+            pids.push_back(pid);
+        }
+        usleep((useconds_t)(test_rng_u64(&rng) % 40000));
+        if (trial % 2) { std::rotate(pids.begin(), pids.begin() + 1, pids.end()); }
+        kill(pids[0], SIGKILL);
+        if (trial % 2) { usleep(2000); }
+        for (pid_t pid : pids) {
+            int status;
+            kill(pid, SIGKILL);
+            waitpid(pid, &status, 0);
+            CHECK(WIFSIGNALED(status), "a rank ended by itself: %d", WEXITSTATUS(status));
+        }
+        munmap(m, sizeof(Meeting));
+        FileError error;
+        CheckpointFound found;
+        OK(checkpoint_find_latest(folder.c_str(), count_gpt2, &found, &error));
+        CHECK(found.step >= 10 && found.skipped.empty(), "trial %d: step %d, %s", trial, found.step, found.skipped.c_str());
+        OK(checkpoint_verify(folder.c_str(), found.step, 0, 1, &error));
+        must_load(folder, found.step, found.step == 10 ? 2 : ranks);
+        last = std::max(last, found.step);
+    }
+    printf("    note: up to step %d was reached\n", last);
+    CHECK(last >= 20, "no rank ever finished a checkpoint");
 }
 
 // Any sequence of writing, damage and pruning: no fewer than min(keep, good before) good ones stay, no major goes, the newest good one stays.
@@ -464,6 +537,8 @@ int main(int argc, char** argv) {
         {"checkpoint_names_are_llmc", test_checkpoint_names_are_llmc, QUICK},
         {"find_latest_takes_the_highest_good_one", test_find_latest_takes_the_highest_good_one, QUICK},
         {"find_latest_accepts_states_of_llmc", test_find_latest_accepts_states_of_llmc, QUICK},
+        {"find_before_passes_over_what_verify_refuses", test_find_before_passes_over_what_verify_refuses, QUICK},
+        {"done_is_refused_if_a_file_is_missing", test_done_is_refused_if_a_file_is_missing, QUICK},
         {"rewriting_a_step_takes_its_done_away_first", test_rewriting_a_step_takes_its_done_away_first, QUICK},
         {"delete_removes_all_files_of_the_step", test_delete_removes_all_files_of_the_step, QUICK},
         {"prune_keeps_the_newest_and_the_majors", test_prune_keeps_the_newest_and_the_majors, QUICK},
@@ -472,6 +547,9 @@ int main(int argc, char** argv) {
         {"prune_keeps_its_promises_on_random_folders", test_prune_keeps_its_promises_on_random_folders, QUICK},
         {"clean_removes_temporaries_only", test_clean_removes_temporaries_only, QUICK},
         {"crash_at_any_system_call_leaves_a_good_checkpoint", test_crash_at_any_system_call_leaves_a_good_checkpoint, QUICK},
+        {"crash_while_a_step_is_written_again", test_crash_while_a_step_is_written_again, SLOW},
+        {"failure_of_any_system_call_leaves_no_trace", test_failure_of_any_system_call_leaves_no_trace, QUICK},
+        {"processes_that_write_at_once_die_at_any_moment", test_processes_that_write_at_once_die_at_any_moment, QUICK},
         {"logger_writes_llmc_lines", test_logger_writes_llmc_lines, QUICK},
         {"logger_resume_gives_the_log_of_an_uninterrupted_run", test_logger_resume_gives_the_log_of_an_uninterrupted_run, QUICK},
         {"logger_resume_keeps_strangers_and_differences", test_logger_resume_keeps_strangers_and_differences, QUICK},

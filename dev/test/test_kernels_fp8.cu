@@ -446,6 +446,27 @@ static void test_quantize_refuses(void) {
     CHECK(test_child(quantize_odd, (void*)good, &output) == 0, "32 x 16 is refused: %s", output.c_str());
 }
 
+// Codes that come from elsewhere are transposed as the quantize kernel would have written them; any shape, and nothing beyond it.
+static void test_transpose_of_codes(void) {
+    Lab lab;
+    TestRng r = {test_seed()};
+    for (int rows : {16, 48, 128, 144, 272}) {
+        for (int cols : {16, 64, 256, 304}) {
+            const size_t n = (size_t)rows * cols;
+            std::vector<uint8_t> k(n);
+            for (uint8_t& x : k) { x = (uint8_t)test_rng_u64(&r); }
+            uint8_t *d_k = lab_zeros<uint8_t>(&lab, n), *d_t = lab_zeros<uint8_t>(&lab, n + 16);
+            cudaCheck(cudaMemcpy(d_k, k.data(), n, cudaMemcpyHostToDevice));
+            cudaCheck(cudaDeviceSynchronize());
+            fp8_transpose(d_t, d_k, rows, cols, lab.dev.stream);
+            std::vector<uint8_t> t = lab_download(&lab, d_t, n + 16);
+            for (int i = 0; i < rows; i++) { for (int j = 0; j < cols; j++) { CHECK(t[(size_t)j * rows + i] == k[(size_t)i * cols + j], "%d x %d, (%d,%d)", rows, cols, i, j); } }
+            for (int i = 0; i < 16; i++) { CHECK(t[n + i] == 0, "%d x %d: wrote beyond its end", rows, cols); }
+            lab_reset(&lab);
+        }
+    }
+}
+
 int main(int argc, char** argv) {
     static const Test tests[] = {
         {"fp8_reference_encodes", test_reference, QUICK},
@@ -466,6 +487,7 @@ int main(int argc, char** argv) {
         {"fp8_quantize_bias_gradient", test_quantize_dbias, QUICK},
         {"fp8_quantize_repeats", test_quantize_repeats, QUICK},
         {"fp8_quantize_refuses_odd_sizes", test_quantize_refuses, QUICK},
+        {"transpose_of_codes", test_transpose_of_codes, QUICK},
     };
     return TEST_MAIN(tests);
 }

@@ -221,6 +221,63 @@ static void test_adamw_no_master(void) {
     }
 }
 
+// Shards of ranks, each with its own state and gaps between the parts, together give the bits of the whole update: rounding noise goes by the element of
+// the whole tensor (R6). Nothing outside of a shard is touched.
+static void test_adamw_shards_equal_the_whole(void) {
+    Lab lab;
+    const size_t part = 1000, layers = 3, n = part * layers;
+    Floats param = make_input<bf16>(INPUT_RANDOM, n, 1), grad = make_input<bf16>(INPUT_RANDOM, n, 2);
+    Floats m = make_input<float>(INPUT_RANDOM, n, 3, 0.1f), v = make_input<float>(INPUT_RANDOM, n, 4, 0.1f);
+    for (float& x : v) { x *= x; }
+    for (bool masters : {false, true}) {
+        bf16* d_param = lab_put<bf16>(&lab, param);
+        float *d_m = lab_put<float>(&lab, m), *d_v = lab_put<float>(&lab, v), *d_master = masters ? lab_put<float>(&lab, param) : NULL;
+        unsigned* amax = lab_zeros<unsigned>(&lab, layers);
+        adamw_update(d_param, d_master, d_m, d_v, lab_put<bf16>(&lab, grad), part, (int)layers, amax, adam_params(3, 0.1f), lab.dev.stream);
+        Floats whole = lab_get(&lab, d_param, n);
+        std::vector<unsigned> whole_amax = lab_download(&lab, amax, layers);
+        for (size_t ranks : {2u, 3u, 5u}) {
+            const size_t shard = ROUND_UP(CEIL_DIV(part, ranks), (size_t)8), stride = shard * ranks;
+            Floats wide(stride * layers, 77.0f), wide_grad(stride * layers, 0.0f);
+            for (size_t l = 0; l < layers; l++) {
+                std::copy(&param[l * part], &param[l * part] + part, &wide[l * stride]);
+                std::copy(&grad[l * part], &grad[l * part] + part, &wide_grad[l * stride]);
+            }
+            bf16 *d_wide = lab_put<bf16>(&lab, wide), *d_wide_grad = lab_put<bf16>(&lab, wide_grad);
+            unsigned* shard_amax = lab_zeros<unsigned>(&lab, layers);
+            for (size_t r = 0; r < ranks; r++) {
+                const size_t first = r * shard < part ? r * shard : part, held = part - first < shard ? part - first : shard;
+                Floats sm(shard * layers, 0.0f), sv(shard * layers, 0.0f), sp(shard * layers, 0.0f);
+                for (size_t l = 0; l < layers; l++) {
+                    for (size_t i = 0; i < held; i++) {
+                        const size_t whole_at = l * part + first + i;
+                        sm[l * shard + i] = m[whole_at];
+                        sv[l * shard + i] = v[whole_at];
+                        sp[l * shard + i] = param[whole_at];
+                    }
+                }
+                float *d_sm = lab_put<float>(&lab, sm), *d_sv = lab_put<float>(&lab, sv), *d_sp = masters ? lab_put<float>(&lab, sp) : NULL;
+                adamw_update_shard(d_wide, d_sp, d_sm, d_sv, d_wide_grad, AdamWLayout{part, stride, first, held, shard, (int)layers}, shard_amax, adam_params(3, 0.1f), lab.dev.stream);
+                Floats got_m = lab_get(&lab, d_sm, shard * layers), want_m = lab_get(&lab, d_m, n);
+                for (size_t l = 0; l < layers; l++) {
+                    for (size_t i = 0; i < held; i++) {
+                        CHECK(bits_of(got_m[l * shard + i]) == bits_of(want_m[l * part + first + i]), "%zu ranks, rank %zu, layer %zu, element %zu: m", ranks, r, l, i);
+                    }
+                }
+            }
+            Floats got = lab_get(&lab, d_wide, stride * layers);
+            for (size_t l = 0; l < layers; l++) {
+                for (size_t i = 0; i < stride; i++) {
+                    const float due = i < part ? whole[l * part + i] : 77.0f;
+                    CHECK(bits_of(got[l * stride + i]) == bits_of(due), "%zu ranks, layer %zu, element %zu of %zu: %.9g, not %.9g", ranks, l, i, part, got[l * stride + i], due);
+                }
+            }
+            CHECK(lab_download(&lab, shard_amax, layers) == whole_amax, "%zu ranks: amaxes differ", ranks);
+        }
+        lab_reset(&lab);
+    }
+}
+
 // The mean over many elements of one value converges: the rounding of small updates loses nothing on average (five standard deviations).
 static void test_adamw_unbiased(void) {
     Lab lab;
@@ -399,6 +456,7 @@ static void test_sum_all(void) {
 
 int main(int argc, char** argv) {
     static const Test tests[] = {
+        {"adamw_shards_equal_the_whole", test_adamw_shards_equal_the_whole, QUICK},
         {"noise_golden_values", test_noise_golden, QUICK},
         {"noise_key_every_part_counts", test_noise_key, QUICK},
         {"noise_bits_uniform", test_noise_uniform, QUICK},

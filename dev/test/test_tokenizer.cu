@@ -1,7 +1,7 @@
 /* test_tokenizer.cu - text to tokens: pieces, merges, any bytes, long words, and dev/tokenize_text (host code only)
  * The vocabulary is trained here, from sentences below, by the naive algorithm. What the encoder does is compared with a literal reading of the
- * pattern and with quadratic merging. With GPT-2's tokenizer file in the working directory (gpt2_tokenizer.bin, llm.c's name) its ids are compared
- * with tiktoken's too. Reading and printing of tokens: test_data.cu.
+ * pattern and with quadratic merging. With GPT-2's tokenizer file in the working directory or in data/ (gpt2_tokenizer.bin, llm.c's name) its ids are
+ * compared with tiktoken's too. Reading and printing of tokens: test_data.cu.
  */
 #define TESTING
 #include "dev/tokenize_text.cu"
@@ -439,9 +439,9 @@ static void test_tokenizer_refusals(void) {
 
 // ids by tiktoken 0.14 with GPT-2's ranks; end of text allowed
 static void test_tokenizer_gpt2_golden(void) {
-    const char* path = "gpt2_tokenizer.bin";
+    const char* path = access("gpt2_tokenizer.bin", F_OK) == 0 ? "gpt2_tokenizer.bin" : "data/gpt2_tokenizer.bin";  // where the scripts in data/ write it
     Tokenizer t;
-    if (!tokenizer_init(&t, path)) { SKIP("no %s here", path); }
+    if (!tokenizer_init(&t, path)) { SKIP("no gpt2_tokenizer.bin here or in data/"); }
     const struct { const char* text; Ids ids; } cases[] = {
         {"hello world", {31373, 995}},
         {"The quick brown fox doesn't jump; it's 1234567 km away.",

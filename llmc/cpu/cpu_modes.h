@@ -22,7 +22,7 @@ enum { CPU_ORDER_FORWARD = 0, CPU_ORDER_REVERSE = -1 };  // any positive number:
 #define CPU_MODE_TABLE(X) \
     X(check,         "GPT_CPU_MODE",     MODE,   0,       "fast, or check: fill fresh device and shared memory with poison, watch the gaps behind shared arrays, align them no better than asked") \
     X(poison,        "GPT_CPU_POISON",   BYTE,   255,     "the byte that check mode fills with; 255 is NaN in every floating point format and -1 in every integer") \
-    X(order,         "GPT_CPU_ORDER",    ORDER,  0,       "order of blocks and threads: forward, reverse, or a seed (a number from 1) for a random legal order") \
+    X(order,         "GPT_CPU_ORDER",    ORDER,  0,       "order of blocks, threads, and ranks in a reduction: forward, reverse, or a seed (a number from 1) for a random legal order") \
     X(arch,          "GPT_CPU_ARCH",     ARCH,   0,       "compute capability to play: 80, 89, 90, 100, 120; 0 plays none in particular and allows all of them") \
     X(memory,        "GPT_CPU_MEMORY",   COUNT,  0,       "bytes of device memory (suffix K, M, G); 0: the memory of this machine") \
     X(sms,           "GPT_CPU_SMS",      COUNT,  0,       "number of multiprocessors to report; 0: the number of OpenMP threads") \

@@ -59,7 +59,7 @@ template <int OP, class T> static void cpu_nccl_hop(T* acc, const T* x, size_t n
 template <int OP, class T> static void cpu_nccl_reduce_typed(void* acc, const void* const* x, const int* order, int nranks, size_t n) {
     for (int i = 0; i < nranks; i++) { cpu_nccl_hop<OP, T>((T*)acc, (const T*)x[order[i]], n, i == 0, nranks); }
     if constexpr (OP == ncclAvg && std::is_integral<T>::value) {
-        for (size_t i = 0; i < n; i++) { ((T*)acc)[i] = (T)(((T*)acc)[i] / (T)nranks); }
+        for (size_t i = 0; i < n; i++) { ((T*)acc)[i] = (T)(((T*)acc)[i] / nranks); }
     }
 }
 template <class T> static inline void cpu_nccl_reduce_op(ncclRedOp_t op, void* acc, const void* const* x, const int* order, int nranks, size_t n) {
@@ -92,12 +92,10 @@ static inline void cpu_nccl_order(int* order, int nranks, int owner, uint64_t se
     const long long mode = cpu_modes()->order;
     for (int i = 0; i < nranks; i++) { order[i] = mode == CPU_ORDER_REVERSE ? (owner + nranks - i) % nranks : (owner + 1 + i) % nranks; }
     if (mode <= 0) { return; }
-    uint64_t s = (uint64_t)mode * 0x9e3779b97f4a7c15ull + sequence * 0xd1342543de82ef95ull + (uint64_t)owner;
+    uint64_t random = (uint64_t)mode * 0x9e3779b97f4a7c15ull + sequence * 0xd1342543de82ef95ull + (uint64_t)owner;
     for (int i = nranks - 1; i > 0; i--) {
-        s += 0x9e3779b97f4a7c15ull;
-        uint64_t z = (s ^ (s >> 30)) * 0xbf58476d1ce4e5b9ull;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-        const int j = (int)((z ^ (z >> 31)) % (uint64_t)(i + 1)), swap = order[i];
+        random = random * 6364136223846793005ull + 1442695040888963407ull;  // Knuth's MMIX generator; its high bits are good enough for a shuffle
+        const int j = (int)((random >> 33) % (uint64_t)(i + 1)), swap = order[i];
         order[i] = order[j];
         order[j] = swap;
     }

@@ -1,0 +1,704 @@
+#!/usr/bin/env python3
+"""check_ranks.py [PROGRAM] - several processes train as one: launchers, data parallelism, checkpoints for any number of ranks, failures, bytes sent
+
+Ranks are processes of this machine. Most jobs are started with torchrun's variables, by TCP and shared memory, since that needs nothing installed; those
+that need mpirun, or torchrun itself, are skipped where it is missing. Bounds on losses come from what one rank does when its micro-steps are cut in
+another way. PROGRAM: not to build one. Options: --only NAME (one section), --seed N (of what is killed when).
+"""
+import argparse
+import array
+import atexit
+import itertools
+import math
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+from checking import Checks, ROOT, run
+from llmc_files import LlmcLoader, Run, Shape, V, get, lookup_loss, model_bytes, put, questions_file, random_tokens, read_model, shard, weights
+
+parser = argparse.ArgumentParser()
+parser.add_argument("program", nargs="?")
+parser.add_argument("--only", default="")
+parser.add_argument("--seed", type=int, default=1)
+args = parser.parse_args()
+c = Checks()
+tmp = tempfile.mkdtemp(prefix="check_ranks.")
+HOST = socket.gethostname()
+MPIRUN = shutil.which("mpirun")
+PYTHON = next((p for p in (sys.executable, "/usr/bin/python3") if os.path.exists(p) and run([p, "-c", "import importlib.util as u; exit(not u.find_spec('torch'))"])[0] == 0), None)
+# torchrun, also that of torch 1.13 under Python 3.11, where its `for s in Std` misses Std.NONE and it cannot start anything
+TORCHRUN = """import torch.distributed.elastic.multiprocessing.api as api, torch.distributed.run as run
+api.Std.from_str = classmethod(lambda cls, text: cls(int(text)))
+run.main()"""
+LAUNCHERS = ("OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "GPT_", "GLOO_", "NCCL_")
+CLEAN = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}  # this may itself run under a launcher
+CLEAN.update(OMP_NUM_THREADS="1", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", TMPDIR=tmp)
+if args.program:
+    program = os.path.abspath(args.program)
+else:
+    program = os.path.join(ROOT, "train_gpt_fp8_cpu")
+    code, out = run("make -s train_gpt_fp8_cpu", env={k: v for k, v in os.environ.items() if k != "MAKEFLAGS"})
+    if code:
+        c.check(False, "make train_gpt_fp8_cpu", out[-2000:])
+        c.end()
+
+# ---------------------------------------------------------------------------- jobs of several processes
+
+jobs = []
+ports = random.Random()  # of several checks at once, each its own
+
+
+def free_port():
+    """Free, and so is the one above it, where the ranks meet; below those that systems hand out to anyone who connects."""
+    while True:
+        port = 20000 + ports.randrange(5000) * 2
+        try:
+            for x in (port, port + 1):
+                with socket.socket() as s:
+                    s.bind(("127.0.0.1", x))
+            return port
+        except OSError:
+            pass
+
+
+class Result:
+    """How a job ended. run: what rank 0 printed; err: the standard errors of all ranks together; codes: by rank (mpirun: its own one)."""
+    def __init__(self, what, codes, outs, errs, seconds):
+        self.what, self.codes, self.outs, self.errs, self.seconds = what, codes, outs, errs, seconds
+        self.err = "".join(errs)
+        self.run = Run(what, codes[0], outs[0], self.err)
+        self.losses, self.vals, self.evals, self.lines = self.run.losses, self.run.vals, self.run.evals, self.run.lines
+        self.norms = [step["norm"] for step in self.run.steps]
+        self.ok = not any(codes)
+
+    def __str__(self):
+        return (f"\n  job: {self.what}\n  exit codes {self.codes} after {self.seconds:.1f} s\n  stderr: {self.err[-2500:]}\n  stdout of rank 0 ends: "
+                f"{self.outs[0][-1200:]}")
+
+
+class Job:
+    """P processes. kind: what starts them, or whose variables are given to them. each(rank): more arguments of that rank; wrap(rank): a command before it."""
+    def __init__(self, kind, P, arguments, each=None, wrap=None, cwd=tmp):
+        self.P, self.began = P, time.monotonic()
+        self.name = f"job{len(jobs)}"
+        self.what = f"{kind} x {P}: {arguments}"
+        jobs.append(self)
+        port = free_port()
+        words = arguments.split()
+        self.commands, self.environments = [], []
+        for r in range(1 if kind in ("alone", "mpirun", "torchrun itself") else P):
+            env, more = dict(CLEAN, CHECK_RANKS_JOB=f"{tmp}/{self.name}"), []
+            command = (wrap(r) if wrap else []) + [program] + words + (each(r) if each else [])
+            if kind == "torchrun":
+                env.update(RANK=str(r), WORLD_SIZE=str(P), LOCAL_RANK=str(r), LOCAL_WORLD_SIZE=str(P), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+            elif kind == "srun":
+                env.update(SLURM_PROCID=str(r), SLURM_STEP_NUM_TASKS=str(P), SLURM_NTASKS=str(P), SLURM_LOCALID=str(r), SLURM_NODEID="0", SLURM_STEP_ID="0",
+                           SLURM_STEP_TASKS_PER_NODE=str(P), SLURM_STEP_NODELIST=HOST, SLURM_JOB_NODELIST=HOST, SLURM_JOB_ID=str(os.getpid() * 1000 + len(jobs)))
+            elif kind == "tcp":
+                more = ["-pn", str(P), "-pr", str(r), "-pi", "tcp", "-ps", "127.0.0.1", "--server-port", str(port)]
+            elif kind == "fs":
+                more = ["-pn", str(P), "-pr", str(r), "-pi", "fs", "-pf", tmp]
+            elif kind == "mpirun":
+                command = [MPIRUN, "-np", str(P), "--oversubscribe"] + command
+            elif kind == "torchrun itself":
+                command = [PYTHON, "-c", TORCHRUN, "--no_python", f"--nproc_per_node={P}", f"--master_port={port}"] + command
+            self.commands.append(command + more)
+            self.environments.append(env)
+        self.files = [(open(f"{tmp}/{self.name}.{r}.out", "wb"), open(f"{tmp}/{self.name}.{r}.err", "wb")) for r in range(len(self.commands))]
+        self.processes = [subprocess.Popen(command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=o, stderr=e, start_new_session=True)
+                          for command, env, (o, e) in zip(self.commands, self.environments, self.files)]
+        for o, e in self.files:
+            o.close()
+            e.close()
+
+    def alive(self):
+        """{pid: its rank} of the processes of this job, those of launchers included (rank None)."""
+        found = {}
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/environ", "rb") as f:
+                    env = dict(x.split(b"=", 1) for x in f.read().split(b"\0") if b"=" in x)
+                with open(f"/proc/{pid}/stat") as f:
+                    zombie = f.read().rsplit(")", 1)[1].split()[0] in "ZX"
+            except OSError:
+                continue
+            if env.get(b"CHECK_RANKS_JOB") == f"{tmp}/{self.name}".encode() and not zombie:
+                rank = env.get(b"OMPI_COMM_WORLD_RANK") or env.get(b"RANK") or env.get(b"SLURM_PROCID")
+                found[int(pid)] = int(rank) if rank is not None else None
+        return found
+
+    def pid(self, rank):
+        return self.processes[rank].pid if len(self.processes) == self.P else next((p for p, r in self.alive().items() if r == rank), None)
+
+    def seen(self, pattern, seconds=60):
+        """Waits until rank 0 has printed it. False: it ended without, or time is up."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            running = self.processes[0].poll() is None
+            if re.search(pattern, get(f"{tmp}/{self.name}.0.out").decode("utf-8", "replace")):
+                return True
+            if not running:
+                return False
+            time.sleep(0.01)
+        return False
+
+    def kill(self):
+        for pid in self.alive():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def wait(self, seconds=120):
+        end = time.monotonic() + seconds
+        late = ""
+        for p in self.processes:
+            try:
+                p.wait(max(0.01, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                late = f"\n(no end after {seconds} s)"
+        took = time.monotonic() - self.began
+        if late:
+            self.kill()
+            for p in self.processes:
+                p.wait()
+        texts = [[get(f"{tmp}/{self.name}.{r}.{x}").decode("utf-8", "replace") for r in range(len(self.processes))] for x in ("out", "err")]
+        texts[1][0] += late
+        return Result(self.what, [124 if late and p.returncode == 0 else p.returncode for p in self.processes], texts[0], texts[1], took)
+
+
+@atexit.register
+def clean_up():
+    for job in jobs:
+        if any(p.poll() is None for p in job.processes):
+            job.kill()
+    shutil.rmtree(tmp, ignore_errors=True)
+
+
+def train(P, arguments, kind="torchrun", **more):
+    return Job("alone" if P == 1 and kind == "torchrun" else kind, P, arguments, **more).wait()
+
+
+def train_all(runs):
+    """Several at once: {key: (P, arguments)}."""
+    started = {key: Job("alone" if P == 1 else "torchrun", P, arguments) for key, (P, arguments) in runs.items()}
+    return {key: job.wait() for key, job in started.items()}
+
+
+def fine(r, name, steps=None):
+    """Did it run to its end, and was it printed once?"""
+    ok = r.ok and (steps is None or len(r.losses) == steps) and not any(r.outs[1:])
+    c.check(ok, name, f"{len(r.losses)} step lines{'' if steps is None else f' instead of {steps}'}, other ranks printed {[len(o) for o in r.outs[1:]]} bytes{r}")
+    return ok
+
+
+def messages(err):
+    """The errors in it: a list of their first lines."""
+    return re.findall(r"^(?:ERROR|usage error|error): .*", err, flags=re.M)
+
+
+# ---------------------------------------------------------------------------- data and models
+
+T = 32
+rng = random.Random(7)
+text, x = [], 1
+for _ in range(30000):
+    x = (x * 5 + rng.randrange(3)) % V
+    text.append(x)
+shard(f"{tmp}/train.bin", text[:24000])
+shard(f"{tmp}/val.bin", text[24000:])
+DATA = f"--train-data train.bin --val-data val.bin --seq-len {T} --learning-rate 1e-3"
+MODEL = f"{DATA} --layers 2 --heads 4 --channels 64 --vocab-size {V}"
+QUIET = "--sample-every 0 --val-every 0 --val-steps 0"
+STEPS = f"{MODEL} {QUIET}"
+LOOKUP = Shape(1, 16, 2, T)
+put(f"{tmp}/lookup.bin", model_bytes(LOOKUP, 3, weights(LOOKUP, True)))
+SHARDS = [random_tokens(rng, n) for n in (12 * T * 6 + 1 + 30, 12 * T * 3 + 1, 12 * T * 4 + 1 + 100)]  # of unequal size
+for i, tokens in enumerate(SHARDS):
+    shard(f"{tmp}/order_{i}.bin", tokens)
+LOOKUP_RUN = f"--train-data order_*.bin --val-data val.bin -e lookup.bin --seq-len {T} --learning-rate 0 {QUIET}"
+DTYPES = ("float32", "bfloat16", "float8")
+
+# ---------------------------------------------------------------------------- the checks
+
+
+def check_launch():
+    """Whoever starts the processes, and however they meet: the same run."""
+    arguments = f"{STEPS} -b 2 -d {8 * T} -x 3 --dtype float8"
+    kinds = ["torchrun", "srun", "tcp", "fs"]
+    if MPIRUN:
+        kinds.append("mpirun")
+    if PYTHON:
+        kinds.append("torchrun itself")
+    else:
+        c.skip("torchrun", "there is no torch")
+    results = {kind: train(2, arguments, kind) for kind in kinds}
+    for kind, r in results.items():
+        fine(r, f"two processes by {kind}", 3)
+        c.check(r.losses == results["torchrun"].losses, f"{kind}: the same losses", f"{r.losses}, by torchrun's variables {results['torchrun'].losses}")
+        c.check(r.run.rows.get("num_processes") == "2" and sum("num_processes" in line for line in r.lines if line.startswith("|")) == 1, f"{kind}: printed once", r.run.rows)
+    four = train(4, arguments)
+    fine(four, "four processes", 3)
+    if MPIRUN:
+        r = train(4, arguments.replace("--seq-len", "--seq_len"), "mpirun")
+        c.check(fine(r, "mpirun -np 4", 3) and r.losses == four.losses, "mpirun -np 4: the same losses", f"{r.losses}, by torchrun's variables {four.losses}")
+
+
+def check_environments():
+    """Half an environment, or two that disagree: one message with the variable, at once."""
+    cases = [  # environment, arguments, what the message must name
+        ({"RANK": "0"}, "", ["WORLD_SIZE", "RANK=0"]),
+        ({"WORLD_SIZE": "2"}, "", ["RANK is missing", "WORLD_SIZE=2"]),
+        ({"RANK": "2", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}, "", ["RANK is '2'", "WORLD_SIZE is '2'"]),
+        ({"RANK": "one", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}, "", ["RANK is 'one'"]),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "", ["LOCAL_WORLD_SIZE is missing"]),
+        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, "", ["LOCAL_RANK is missing"]),
+        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, "", ["MASTER_ADDR"]),
+        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": "high"}, "", ["MASTER_PORT is 'high'"]),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "", ["OMPI_COMM_WORLD_RANK is missing"]),
+        ({"PMI_RANK": "1"}, "", ["PMI_SIZE is missing"]),
+        ({"SLURM_STEP_NUM_TASKS": "2"}, "", ["SLURM_PROCID is missing"]),
+        ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}, "", ["SLURM_LOCALID is missing"]),
+        ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}, "", ["SLURM_TASKS_PER_NODE is '(missing)'"]),
+        ({"RANK": "0", "WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, "", ["disagree", "OMPI_COMM_WORLD_RANK=1", "RANK=0"]),
+        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}, "-pi tcp -pn 3 -pr 0 -ps 127.0.0.1", ["-pn 3", "process 0 of 2"]),
+        ({}, "-pi tcp -pn 2 -ps 127.0.0.1", ["-pr"]),
+        ({}, "-pi fs -pn 2 -pr 1", ["-pf"]),
+        ({}, "-pi tcp -pn 2 -pr 1", ["-ps"]),
+        ({}, "-pi tcp -pn 2 -pr 2 -ps 127.0.0.1", ["2"]),
+    ]
+    for env, more, due in cases:
+        began = time.monotonic()
+        r = subprocess.run([program] + STEPS.split() + more.split(), cwd=tmp, env=dict(CLEAN, **env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=100)
+        err = r.stderr.decode("utf-8", "replace")
+        found = re.findall(r"^ERROR: .*", err, flags=re.M)
+        name = " ".join([f"{k}={v}" for k, v in env.items()] + more.split())
+        c.check(r.returncode in (1, 2) and len(found) == 1 and all(x in (err if x.startswith("-p") else found[0]) for x in due) and "HINT" in err and time.monotonic() - began < 20, f"environment {name}",
+                f"exit code {r.returncode} after {time.monotonic() - began:.1f} s, must name {due}\n  stderr: {err}")
+
+
+def one_message(r, name, due, codes=(1,)):
+    """One error in all, which says what is due; every rank ends with one of these codes."""
+    c.check(len(messages(r.err)) == 1 and all(x in messages(r.err)[0] for x in due), name, f"one message must name {due}{r}")
+    c.check(all(x in codes for x in r.codes), f"{name}: exit codes", str(r))
+
+
+def check_options():
+    """Ranks that were started with different options; a batch that they cannot share."""
+    r = train(3, f"{STEPS} -b 2", each=lambda rank: ["--weight-decay", "0.25" if rank == 2 else "0.5"])
+    one_message(r, "another --weight-decay on rank 2", ["--weight-decay", f"rank 2 (host {HOST})", f"rank 0 (host {HOST})", "0.25", "0.5"])
+    r = train(2, f"{STEPS} -b 2", each=lambda rank: ["--recompute", "2"] if rank == 1 else [])
+    one_message(r, "an option on rank 1 alone", ["--recompute", "rank 1", "rank 0", "2", "1"])
+    r = train(2, f"{STEPS} -b 2 -d {2 * T}")
+    one_message(r, "more processes than the batch allows", ["total-batch-tokens", f"{2 * T}", f"{4 * T}", "2 processes"])
+    r = train(3, f"{STEPS} -b 2 -d {8 * T}")
+    one_message(r, "a batch that three cannot share", ["total-batch-tokens", f"{8 * T}", f"{6 * T}", "3 processes"])
+
+
+def largest_difference(a, b):
+    return max(abs(x - y) for x, y in zip(a, b)) if len(a) == len(b) > 0 else math.inf
+
+
+def model_distance(folder, other, step):
+    """Root mean square difference of the weights, and of each tensor's worst. Without the key's bias: its gradient is 0 but for noise, of which Adam makes whole steps."""
+    shape = Shape(2, 64, 4, T)
+    a, b = (read_model(f"{tmp}/{x}/model_{step:08d}.bin", shape)[1] for x in (folder, other))
+    total = count = 0
+    for name, _, part in shape.tensors:
+        for i, (x, y) in enumerate(zip(a[name], b[name])):
+            if name != "qkvb" or not part // 3 <= i % part < 2 * part // 3:
+                total += (x - y) ** 2
+                count += 1
+    return math.sqrt(total / count)
+
+
+def check_data_parallel():
+    """1, 2, 3 and 4 ranks at the same global batch: the same run, but for the order of sums."""
+    batch, steps = 24, 4
+    cases = {"float32": ["2 0 nccl", "2 1 nccl", "3 0 nccl", "3 1 nccl", "4 0 nccl", "4 1 nccl", "4 1 float32"],
+             "bfloat16": ["2 0 nccl", "3 1 nccl", "4 0 float32", "4 1 float32"],
+             "float8": ["2 0 nccl", "2 1 nccl", "3 1 nccl", "3 0 float32", "4 1 float32", "4 1 nccl"]}
+    for dtype in DTYPES:
+        common = f"{STEPS} --dtype {dtype} -d {batch * T} -x {steps} -n {steps}"
+        one = train_all({b: (1, f"{common} -b {b} -o {dtype}.{b}") for b in (2, 1, 6, 24)})
+        if not all(fine(r, f"{dtype}, one rank, -b {b}", steps) for b, r in one.items()):
+            continue
+        pairs = list(itertools.combinations(one, 2))
+        noise = max(largest_difference(one[a].losses, one[b].losses) for a, b in pairs)
+        noise_norm = max(largest_difference(one[a].norms, one[b].norms) for a, b in pairs)
+        drift = max(model_distance(f"{dtype}.{a}", f"{dtype}.{b}", steps) for a, b in pairs) if dtype == "float32" else 0.0
+        worst, farthest = 0.0, 0.0
+        for case in cases[dtype]:
+            P, zero, reduce = case.split()
+            folder = f"{dtype}.{case.replace(' ', '.')}"
+            r = train(int(P), f"{common} -b 2 -z {zero} --grad-reduce {reduce} -o {folder} --check-ranks-every 1")
+            name = f"{dtype}, {P} ranks, -z {zero}, --grad-reduce {reduce}"
+            if not fine(r, name, steps):
+                continue
+            found = largest_difference(r.norms, one[2].norms)
+            c.check(found <= 2 * noise_norm + 1e-4, f"{name}: gradient norms", f"differ from one rank's by {found:.4f}, of other micro-steps on one rank {noise_norm:.4f}\n{r.norms}\n{one[2].norms}")
+            found = largest_difference(r.losses, one[2].losses)
+            worst = max(worst, found)
+            c.check(found <= 2 * noise + 1e-6, f"{name}: losses", f"differ from one rank's by {found:.6f}, allowed: twice the {noise:.6f} of other micro-steps on one rank, and the last "
+                    f"digit printed\n{r.losses}\n{one[2].losses}")
+            if dtype == "float32":
+                found = model_distance(folder, f"{dtype}.2", steps)
+                farthest = max(farthest, found)
+                c.check(found <= 2 * drift, f"{name}: weights", f"root mean square difference from one rank's {found:.2e}, of other micro-steps on one rank {drift:.2e}")
+        print(f"{dtype}: losses of ranks differ by {worst:.6f} at most, of other micro-steps on one rank by {noise:.6f}" +
+              (f"; weights by {farthest:.2e} and {drift:.2e}" if drift else ""))
+
+
+def check_bits():
+    """What two ranks must have in common to the bit. Two summands have one order, and no clipping hides the norm, whose order differs: so -z 0 and -z 1 add the
+    same gradients, and update and gather the same weights; and BF16 that is rounded at the only hop is the exact sum, rounded once."""
+    for dtype in DTYPES:
+        common = f"{STEPS} --dtype {dtype} -b 2 -d {8 * T} -x 3 -n 3 --grad-clip 0 --check-ranks-every 1"
+        results = {}
+        for case in ("0 nccl", "1 nccl", "1 float32"):
+            folder = f"bits.{dtype}.{case.replace(' ', '.')}"
+            r = train(2, f"{common} -z {case[0]} --grad-reduce {case[2:]} -o {folder}")
+            if fine(r, f"{dtype}, -z {case}", 3):
+                results[case] = r.losses, get(f"{tmp}/{folder}/model_00000003.bin")
+        for case in results:
+            c.check(results[case] == results["0 nccl"], f"{dtype}, two ranks, -z {case}: the bits of -z 0", f"{results[case][0]}, {results['0 nccl'][0]}")
+
+
+def check_odd_sizes():
+    """Matrices that do not divide by the ranks, and ranks whose shard of some is empty."""
+    for sizes, P in ((f"--heads 3 --channels 48 --vocab-size {V + 11}", 2), (f"--heads 3 --channels 48 --vocab-size {V + 11}", 3), (f"--heads 2 --channels 16 --vocab-size {V + 1}", 3)):
+        for dtype in ("float32", "float8"):
+            common = f"{DATA} {QUIET} --layers 2 {sizes} --dtype {dtype} -d {12 * T} -x 3"
+            one = train_all({b: (1, f"{common} -b {b}") for b in (2, 1, 12)})
+            noise = max(largest_difference(one[a].losses, one[b].losses) for a, b in itertools.combinations(one, 2))
+            for zero in (0, 1):
+                r = train(P, f"{common} -b 2 -z {zero} --check-ranks-every 1")
+                found = largest_difference(r.losses, one[2].losses)
+                c.check(fine(r, f"{dtype}, {P} ranks, {sizes}, -z {zero}", 3) and found <= 2 * noise + 1e-6, f"{dtype}, {P} ranks, {sizes}, -z {zero}: losses",
+                        f"differ by {found:.6f}, of other micro-steps by {noise:.6f}{r}")
+
+
+def check_order():
+    """--data-order llmc: rank r reads slice r of the samples in an order of its own; sequence: all ranks together read every sequence once an epoch."""
+    for P in (2, 3):
+        loaders = [LlmcLoader(SHARDS, 2, T, P, rank) for rank in range(P)]
+        expected = [lookup_loss([loader.next() for loader in loaders for _ in range(2)]) for _ in range(20)]
+        r = train(P, f"{LOOKUP_RUN} --data-order llmc -b 2 -d {P * 4 * T} -x 20 --dtype float32")
+        c.check(fine(r, f"llm.c's order, {P} ranks", 20) and largest_difference(r.losses, expected) < 3e-5, f"llm.c's token stream, {P} ranks, beyond an epoch",
+                f"{r.losses}\nshould be\n{[round(x, 6) for x in expected]}")
+    sequences = [lookup_loss([s[i * T:i * T + T + 1]]) for s in SHARDS for i in range((len(s) - 1) // T)]
+    steps = len(sequences) // 12
+    runs = [train(P, f"{LOOKUP_RUN} -b 2 -d {12 * T} -x {steps} --dtype float32") for P in (1, 2, 3)]
+    for P, r in zip((1, 2, 3), runs):
+        fine(r, f"one epoch, {P} ranks", steps)
+        c.check(largest_difference(r.losses, runs[0].losses) <= 2e-6, f"{P} ranks read the sequences of one", f"{r.losses}\n{runs[0].losses}")
+    left = sum(sequences) - 12 * sum(runs[0].losses)  # of the few that did not fill a step
+    c.check(len(sequences) % 12 * min(sequences) - 1e-3 <= left <= len(sequences) % 12 * max(sequences) + 1e-3, "an epoch has every sequence once", f"{left} of {len(sequences)} sequences")
+
+
+def check_evaluation():
+    """Validation, questions and samples do not depend on the number of ranks."""
+    questions = [(i % 4, random_tokens(rng, 3 + i % 5), [random_tokens(rng, 4 + k) for k in range(4)]) for i in range(11)]
+    questions_file(f"{tmp}/eleven.bin", questions)
+    questions_file(f"{tmp}/three.bin", questions[:3])
+    for dtype in ("float32", "float8"):
+        for file, P_list in (("eleven", (1, 2, 3)), ("three", (1, 4))):
+            arguments = f"{MODEL} --sample-every 1 --sample-length 12 -b 4 -x 0 --val-every 1 --val-steps 7 --hellaswag --eval-data {file}.bin --dtype {dtype}"
+            results = [train(P, arguments) for P in P_list]
+            for P, r in zip(P_list, results):
+                first, name = results[0].run, f"{dtype}, {P} ranks, {file} questions"
+                fine(r, name, 0)
+                c.check(len(r.vals) == 1 and largest_difference(r.vals, first.vals) <= 1e-6, f"{name}: validation", f"{r.vals}, on one rank {first.vals}")
+                c.check(len(r.evals) == 1 and r.evals == first.evals and r.evals[0][1] == str(11 if file == "eleven" else 3), f"{name}: answers", f"{r.evals}, on one rank {first.evals}")
+                c.check(len(r.run.samples) == 1 and r.run.samples == first.samples, f"{name}: one sample", f"{r.run.samples}, on one rank {first.samples}")
+
+
+def state_files(folder):
+    return sorted(f for f in os.listdir(f"{tmp}/{folder}") if f.startswith(("model_", "state_", "DONE_")))
+
+
+def check_resume():
+    """A run that some ranks saved goes on on others, at the same token."""
+    batch = 12
+    common = f"{STEPS} --dtype float32 -d {batch * T} -x 6 -n 3"
+    whole = train(1, f"{common} -b 2 -o whole")
+    other = train(1, f"{common} -b 12")
+    fine(whole, "a run without interruption", 6)
+    noise = largest_difference(whole.losses, other.losses)
+    for before, after, zeros in ((1, 3, "01"), (2, 1, "10"), (3, 2, "11"), (4, 2, "10"), (2, 4, "01")):
+        P, folder = after if after == 4 else before, f"resume.{before}.{after}"
+        b = 1 if 4 in (before, after) else 2
+        r = train(before, f"{common.replace('-x 6', '-x 3 --schedule constant')} -b {b} -z {zeros[0]} -o {folder}")
+        name = f"saved by {before} (-z {zeros[0]}), resumed by {after} (-z {zeros[1]})"
+        fine(r, name, 3)
+        c.check(state_files(folder) == ["DONE_00000003", "model_00000003.bin"] + [f"state_00000003_{k:05d}.bin" for k in range(before)], f"{name}: files", state_files(folder))
+        r = train(after, f"{common} -b {b} -z {zeros[1]} -o {folder} --resume --schedule constant")
+        c.check(fine(r, name, 3) and largest_difference(r.losses, whole.losses[3:]) <= 2 * noise + 1e-6, f"{name}: losses", f"{r.losses} should be {whole.losses[3:]}, noise {noise:.6f}{r}")
+        c.check(any(re.match(rf"resume: {before} process(es)? wrote the checkpoint, {after} ", line) for line in r.lines), f"{name}: says so", str(r))
+    common = f"{STEPS} --dtype float8 -w 1 -b 2 -d {batch * T} -x 6 --schedule constant"  # masters, moments and scales come back to the bit on as many ranks
+    whole = train(2, f"{common} -n 6 -z 1 -o masters.whole")
+    for zero in "01":
+        folder = f"masters.{zero}"
+        fine(train(2, f"{common.replace('-x 6', '-x 3')} -n 3 -z {zero} --grad-clip 0 -o {folder}"), f"masters, -z {zero}", 3)
+    ends = []
+    for zero in "10":  # each in the other stage
+        r = train(2, f"{common} -n 3 -z {zero} --grad-clip 0 -o masters.{'01'[zero == '0']} --resume")
+        fine(r, f"masters, resumed with -z {zero}", 3)
+        c.check("masters; they start from" not in r.outs[0], "masters are kept", str(r))
+        ends.append((r.losses, get(f"{tmp}/masters.{'01'[zero == '0']}/model_00000006.bin")))
+    r = train(2, f"{common} -n 6 -z 1 --grad-clip 0 -o masters.straight")
+    c.check(all(x == (r.losses[3:], get(f"{tmp}/masters.straight/model_00000006.bin")) for x in ends), "float8 with masters: two ranks go on to the bit, in the other stage too",
+            f"{[x[0] for x in ends]} should be {r.losses[3:]}")
+    sequences = sum(len(s) - 1 for s in SHARDS) // T
+    steps = sequences // batch
+    common = f"{LOOKUP_RUN} --dtype float32 -d {batch * T} -b 2 -n 4"
+    straight = train(1, f"{common} -x {steps}")
+    parts, at = [], 0
+    for P in (2, 1, 3):
+        end = steps if P == 3 else at + 4
+        r = train(P, f"{common} -x {end} -o tokens --resume --schedule constant")
+        parts += r.losses
+        at = end
+    c.check(largest_difference(parts, straight.losses) <= 2e-6, "every sequence once across two resumes with other ranks", f"{parts}\n{straight.losses}")
+
+
+def check_damage():
+    """The newest checkpoint is damaged or incomplete: the one before it is resumed from, with a message."""
+    common = f"{STEPS} --dtype float8 -w 1 -b 2 -d {8 * T} --schedule constant -z 1 -o damage"
+    fine(train(2, f"{common} -x 4 -n 2"), "two checkpoints", 4)
+    files = [f for f in state_files("damage") if "00000004" in f and not f.startswith("DONE")]
+    shutil.copytree(f"{tmp}/damage", f"{tmp}/damage.good")
+    c.check(len(files) == 3, "model and two states", files)
+    for P, file, how in [(2, f, "flip") for f in files] + [(1, files[-1], "flip"), (2, files[0], "cut"), (2, files[1], "remove"), (2, files[2], "remove")]:
+        shutil.rmtree(f"{tmp}/damage")
+        shutil.copytree(f"{tmp}/damage.good", f"{tmp}/damage")
+        path = f"{tmp}/damage/{file}"
+        data = bytearray(get(path))
+        at = rng.randrange(len(data))
+        if how == "flip":
+            data[at] ^= 1 << rng.randrange(8)
+            put(path, data)
+        elif how == "cut":
+            put(path, data[:-1])
+        else:
+            os.unlink(path)
+        r = train(P, f"{common} -x 3 --resume")
+        name = f"{how} {file}{f' at byte {at} of {len(data)}' if how == 'flip' else ''}, {P} rank{'s' if P > 1 else ''}"
+        c.check(fine(r, name, 1) and any("resuming from step 2 " in line for line in r.lines), f"{name}: the older one is used", str(r))
+        c.check(sum("checkpoint of step 4" in line for line in r.lines) == 1 or sum("00000004" in line for line in r.err.splitlines()) == 1, f"{name}: says so", str(r))
+
+
+def check_kill_in_save():
+    """kill -9 of any rank at any moment of a save: what is marked complete loads."""
+    chance = random.Random(args.seed)
+    for attempt in range(3):
+        folder = f"killed.{attempt}"
+        common = f"{STEPS} --dtype float8 -w 1 -b 1 -d {6 * T} --schedule constant -z 1 -o {folder} -n 1"
+        job = Job("torchrun", 3 if attempt else 2, f"{common} -x 1000000 -nk 2")
+        seen = job.seen(rf"Writing checkpoint at step {2 + chance.randrange(3)}\n")
+        delay, rank = chance.random() * 0.02, chance.randrange(job.P)
+        time.sleep(delay)
+        os.kill(job.pid(rank), signal.SIGKILL)
+        r = job.wait(20)
+        name = f"kill -9 of rank {rank} of {job.P}, {delay * 1e3:.1f} ms into a save (seed {args.seed})"
+        c.check(seen and all(r.codes) and not job.alive(), name, str(r))
+        newest = max([int(f[5:]) for f in state_files(folder) if f.startswith("DONE_")], default=0)
+        c.check(newest > 0, f"{name}: a checkpoint is left", state_files(folder))
+        r = train(2, f"{common} -x {newest + 1} --resume")
+        c.check(fine(r, f"{name}: resume", 1) and f"resuming from step {newest} in {folder}" in r.lines, f"{name}: the newest complete one loads", f"{state_files(folder)}{r}")
+        c.check(not [f for f in os.listdir(f"{tmp}/{folder}") if f.endswith(".tmp")], f"{name}: nothing temporary stays", os.listdir(f"{tmp}/{folder}"))
+
+
+def check_failures():
+    """A rank that dies or stops ends all of them, in time, with one message; a full disk on one rank ends nothing."""
+    endless = f"{STEPS} --dtype float8 -b 2 -x 1000000 --watchdog-seconds 3 --log-every 1"
+    cases = [("torchrun", 3, 0, signal.SIGKILL), ("torchrun", 3, 2, signal.SIGKILL)] + [("mpirun", 3, 1, signal.SIGKILL)] * bool(MPIRUN)
+    cases += [("torchrun", 3, 1, signal.SIGSTOP), ("srun", 3, 0, signal.SIGSTOP)] + [("mpirun", 2, 1, signal.SIGSTOP)] * bool(MPIRUN)
+    started = [Job(kind, P, endless) for kind, P, _, _ in cases]  # all at once: they mostly wait
+    trains = [job.seen(r"step +3/") for job in started]
+    time.sleep(1.2)  # what a rank does is told once a second
+    began = time.monotonic()
+    for job, (_, _, rank, what) in zip(started, cases):
+        if job.pid(rank):
+            os.kill(job.pid(rank), what)
+    for job, ready, (kind, P, rank, what) in zip(started, trains, cases):
+        r = job.wait(30)
+        took, name = time.monotonic() - began, f"{what.name} of rank {rank} of {P} by {kind}"
+        c.check(ready and took < (2 if what == signal.SIGKILL else 3) + 3, f"{name}: ends within the bound", f"{took:.1f} s{r}")
+        found = messages(r.err)
+        c.check(len(found) == 1 and f"rank {rank} (host {HOST})" in found[0] and re.search(r"step \d+", found[0]) and re.search(r"training step|update", found[0]),
+                f"{name}: one message with rank, host, step and operation", str(r))
+        c.check(all(code not in (0, 124) for code in r.codes), f"{name}: exit codes", str(r))
+        end = time.monotonic() + 2
+        while job.alive() and time.monotonic() < end:
+            time.sleep(0.05)
+        c.check(not job.alive(), f"{name}: no process is left", str(job.alive()))
+        job.kill()
+    limited = ["bash", "-c", 'ulimit -f 1100; exec "$@"', "limited"]  # KiB a file: rank 1's part is larger, the shared memory is not
+    r = train(2, f"{STEPS.replace('--layers 2', '--layers 8')} --dtype float32 -b 2 -x 4 -n 2 -o full", wrap=lambda rank: limited if rank == 1 else [])
+    c.check(len(r.losses) == 4 and r.err.count("WARNING: checkpoint at step 2 was not written") == 1, "a full disk on rank 1: one warning, and training goes on", str(r))
+    c.check(all(r.codes) and len(messages(r.err)) == 1 and "last checkpoint could not be written" in messages(r.err)[0], "a full disk on rank 1: the end says that nothing was saved", str(r))
+    c.check(not [f for f in os.listdir(f"{tmp}/full") if f != "main.log"], "a full disk on rank 1: nothing half is left", os.listdir(f"{tmp}/full"))
+
+
+def check_signals():
+    """A signal to any rank: all save, within a step, and end with the exit code that the restart script knows."""
+    endless = f"{STEPS} --dtype float8 -b 2 -x 1000000 -z 1"
+    cases = [("torchrun", [1], signal.SIGTERM), ("torchrun", [0], signal.SIGINT), ("srun", [0, 1, 2], signal.SIGUSR1)]
+    for n, (kind, ranks, what) in enumerate(cases):
+        job = Job(kind, 3, f"{endless} -o signal.{n}")
+        ready = job.seen(r"step +3/")
+        for rank in ranks:
+            os.kill(job.pid(rank), what)
+        r, name = job.wait(20), f"{what.name} to rank {' and '.join(map(str, ranks))} of 3"
+        last = len(r.losses)
+        c.check(ready and r.codes == [75] * 3 and not r.err, f"{name}: exit codes", str(r))
+        c.check(f"Writing checkpoint at step {last}" in r.lines and f"DONE_{last:08d}" in state_files(f"signal.{n}"), f"{name}: a checkpoint of the last step", f"{state_files(f'signal.{n}')}{r}")
+        r = train(2, f"{endless.replace('-x 1000000', f'-x {last + 1}')} -o signal.{n} --resume --schedule constant")
+        c.check(fine(r, f"{name}: resume", 1) and f"resuming from step {last} in signal.{n}" in r.lines, f"{name}: goes on from there", str(r))
+    if MPIRUN:
+        job = Job("mpirun", 2, f"{endless} -o signal.mpirun")
+        job.seen(r"step +3/")
+        job.processes[0].send_signal(signal.SIGUSR1)
+        r = job.wait(20)
+        c.check(r.codes == [75] and f"DONE_{len(r.losses):08d}" in state_files("signal.mpirun"), "SIGUSR1 to mpirun: saved, and its exit code", f"{state_files('signal.mpirun')}{r}")
+
+
+def check_drift():
+    """--check-ranks-every finds one bit of one weight of one rank that is another (here: changed in the memory of its process)."""
+    job = Job("torchrun", 3, f"{LOOKUP_RUN} -b 2 -x 1000000 --check-ranks-every 5 --dtype float32")
+    if not job.seen(r"step +3/"):
+        c.check(False, "drift", f"did not train{job.wait(1)}")
+        return
+    pid, found = job.pid(2), 0
+    needle = array.array("f", weights(LOOKUP, True)["fcw"][:256]).tobytes()  # the learning rate is 0: it stays as it was
+    job.processes[2].send_signal(signal.SIGSTOP)
+    try:
+        with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+            for line in maps:
+                begin, end = (int(x, 16) for x in line.split()[0].split("-"))
+                if not line.split()[1].startswith("rw") or end - begin > 1 << 27 or "[v" in line:
+                    continue
+                memory.seek(begin)
+                try:
+                    data = memory.read(end - begin)
+                except OSError:
+                    continue
+                at = (data or b"").find(needle)
+                while at >= 0:
+                    memory.seek(begin + at)
+                    memory.write(bytes([needle[0] ^ 1]))
+                    found += 1
+                    at = data.find(needle, at + 1)
+    except PermissionError as e:
+        job.kill()
+        job.wait()
+        c.skip("a planted difference", f"no access to the memory of a process ({e})")
+        return
+    job.processes[2].send_signal(signal.SIGCONT)
+    r = job.wait(20)
+    c.check(found > 0, "drift: the weight was found", f"{found}")
+    one_message(r, "one bit of fcw on rank 2", ["rank 2", "fcw", "rank 0", "step"])
+
+
+def bytes_due(P, zero, dtype, reduce):
+    """MiB that a rank sends a step, by class: ring algorithms over what is summed and gathered. Padded: a matrix is dealt out in shards of whole 256 elements."""
+    low = 4 if dtype == "float32" else 2
+    gradients = weights_sent = 0
+    for name, layers, part in Shape(2, 64, 4, T).tensors:
+        linear, matrix = name in ("qkvw", "attprojw", "fcw", "fcprojw"), name in ("wte", "wpe", "qkvw", "attprojw", "fcw", "fcprojw")
+        padded = P * 256 * math.ceil(math.ceil(part / P) / 256) if matrix else part
+        size = low if linear else 4
+        if zero and matrix:
+            gradients += layers * padded * size * (P - 1) / P
+            weights_sent += layers * padded * (1 if linear and dtype == "float8" else low) * (P - 1) / P
+        else:
+            exact = reduce == "float32" and linear and low == 2  # dealt out, added, and gathered again
+            gradients += layers * (padded if exact else part) * size * 2 * (P - 1) / P
+    scales = 2 * 4 * 4 * 2 * (P - 1) / P if zero and dtype == "float8" else 0  # u32 of four layers' weights, twice
+    return {"gradients": gradients / 2**20, "weights": weights_sent / 2**20, "scales": scales / 2**20, "scalars": 2 * 4 * 2 * (P - 1) / P / 2**20}
+
+
+class Bytes:
+    """The figures are printed with the ETA, after 20 s: the jobs are started first, sleep (stopped) while other checks run, and go on last."""
+    CASES = [(2, 0, "float32", "nccl"), (3, 0, "float8", "nccl"), (2, 1, "float8", "nccl"), (3, 1, "bfloat16", "nccl"), (4, 1, "float8", "nccl"), (4, 0, "bfloat16", "float32")]
+
+    def __init__(self):
+        self.jobs = [Job("torchrun", P, f"{STEPS} --dtype {dtype} -z {zero} --grad-reduce {reduce} -b 1 -x 1000000 --watchdog-seconds 600") for P, zero, dtype, reduce in self.CASES]
+        for job in self.jobs:
+            job.seen(r"step +2/")
+            self.signal(job, signal.SIGSTOP)
+        self.began = time.monotonic()
+
+    @staticmethod
+    def signal(job, what):
+        for p in job.processes:
+            p.send_signal(what)
+
+    def check(self):
+        time.sleep(max(0, self.began + 20 - time.monotonic()))
+        for job, (P, zero, dtype, reduce) in zip(self.jobs, self.CASES):
+            self.signal(job, signal.SIGCONT)
+            job.seen(r"ETA", 20)
+            job.kill()
+            r, due = job.wait(), bytes_due(P, zero, dtype, reduce)
+            line = next((line for line in r.lines if "sent by each rank and step, MiB:" in line), "")
+            found = {name: float(value) for name, value in re.findall(r"(\w+) (\d+\.\d+)[, ]", line.split("MiB:")[-1]) if name in due}
+            c.check(set(found) == set(due) and all(abs(found[x] - due[x]) <= 6e-4 for x in due), f"bytes sent: {dtype}, {P} ranks, -z {zero}, --grad-reduce {reduce}", f"'{line.strip()}', due {due}{r}")
+
+
+def check_script():
+    """llm.c's 124M script, small, on two ranks: a loop that starts the program again until the marker of the last step is there."""
+    if not MPIRUN:
+        return
+    shape = Shape(2, 64, 4, 64)
+    put(f"{tmp}/d6.bin", model_bytes(shape, 5, weights(shape, False)))
+    shard(f"{tmp}/fineweb_train_000001.bin", text[:512 * 10 + 1])
+    put(f"{tmp}/run.sh", f"""#!/bin/bash
+out_dir=log_script
+done_file=$out_dir/DONE_00000010
+n=0
+while true; do
+    if [ -f "$done_file" ]; then
+        echo "File $done_file exists. Exiting the loop."
+        break
+    fi
+    if [ $n = 0 ]; then
+        (while [ ! -f $out_dir/DONE_00000005 ]; do sleep 0.02; done; kill -9 $(cat first_rank)) &
+    fi
+    {MPIRUN} -np 2 --oversubscribe bash -c 'echo $$ >first_rank; exec "$@"' x {program} \\
+        -i "fineweb_train_*.bin" -j val.bin -o $out_dir -e d6.bin -b 2 -t 64 -d 512 -r 1 -z 1 -c 0.1 -l 0.0006 -q 0.0 -u 7 -n 5 -v 5 -s 20000 -h 0 \\
+        -nk 5 -nm 50 -ge 1 -y 1
+    n=$((n + 1))
+    if [ $n -gt 5 ]; then break; fi
+done
+echo started $n times
+""".encode())
+    began = time.monotonic()
+    r = subprocess.run(["bash", "run.sh"], cwd=tmp, env=CLEAN, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=100)
+    log = get(f"{tmp}/log_script/main.log").decode()
+    found = [int(x) for x in re.findall(r"^s:(\d+) trl:", log, flags=re.M)]
+    c.check("DONE_00000010 exists" in r.stdout and found == list(range(10)), "llm.c's restart loop with mpirun -np 2 and -z 1", f"{time.monotonic() - began:.1f} s, main.log has steps {found}\n{r.stdout[-3000:]}")
+    c.check(re.search(r"resuming from step 5", r.stdout) and re.search(r"started [23] times", r.stdout), "the loop went on from step 5", r.stdout[-3000:])
+
+
+if MPIRUN is None:
+    c.skip("mpirun", "not installed")
+sections = [(name[6:], f) for name, f in list(globals().items()) if name.startswith("check_")]
+sleeping = Bytes() if args.only in ("", "bytes") else None
+for name, f in sections:
+    if args.only in ("", name):
+        began = time.monotonic()
+        f()
+        print(f"{name}: {time.monotonic() - began:.1f} s")
+if sleeping:
+    sleeping.check()
+c.end()
