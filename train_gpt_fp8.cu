@@ -1167,6 +1167,9 @@ static void run_meet(Run* run) {
     fileCheck(ranks_init(r, (const char* const*)environ, &ro, &error), &error);
     if (r->note[0] && r->rank == 0) { fprintf(stderr, "note: %s\n", r->note); }
     error_context()->claim = NULL;
+#ifndef COMM_WITH_NCCL
+    printf("Multi-GPU support is disabled. Using a single GPU.\n");
+#endif
     if (r->size == 1) { return; }
     error_context()->rank = r->rank;
     if (r->rank > 0 && !freopen("/dev/null", "w", stdout)) { fail("", "cannot open /dev/null: %s", strerror(errno)); }
@@ -1996,6 +1999,14 @@ static void run_print_model(Run* run, GPT<floatX>* g, const char* origin) {
     if (!o->sample_only) {
         printf("batch_size B=%d * seq_len T=%d * num_processes=%d and total_batch_size=%llu\n=> setting grad_accum_steps=%d\n", g->B, g->T, run->ranks.size,
                (unsigned long long)run->total_tokens, run->accum);
+    }
+    if (!o->sample_only) {
+        size_t state = 0;
+        for (int p = 0; p < NUM_PARAMS; p++) { state += g->spec[p].layers * g->spec[p].state_stride * sizeof(float); }
+        printf("allocating %zu MiB for parameter gradients\nallocating %zu MiB for activations\n", run->dev.allocated[MEM_GRADIENTS] >> 20,
+               (run->dev.allocated[MEM_ACTIVATIONS] + run->dev.allocated[MEM_SCRATCH]) >> 20);
+        printf("allocating %zu MiB for AdamW optimizer state m\nallocating %zu MiB for AdamW optimizer state v\n", state >> 20, state >> 20);
+        if (g->has_master) { printf("allocating %zu MiB for master copy of params\n", state >> 20); }
     }
     const size_t MiB = 1 << 20, sequence_bytes = (run->dev.allocated[MEM_ACTIVATIONS] + run->dev.allocated[MEM_SCRATCH]) / g->B;
     size_t free_bytes = 0, all_bytes = 0;
