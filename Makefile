@@ -96,4 +96,4 @@ clean:                      ## remove what was built
 help:                       ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
 doctor:                     ## what was found on this machine
-	@dev/doctor.sh "$(CXX)" "$(HAVE_ONEDNN)" "$(NVCC)" "$(GPU_ARCHS)" "$(ARCH)" "$(TRAINER)"
+	@dev/doctor.sh "$(CXX)" "$(HAVE_ONEDNN)" "$(NVCC)" "$(GPU_ARCHS)" "$(ARCH)" "$(TRAINER)" "$(HAVE_MPI)" "$(HAVE_NCCL)"

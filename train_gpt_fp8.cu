@@ -1356,6 +1356,7 @@ static void snapshot_write(Snapshot<floatX>* s) {
     s->end_ms = clock_ms();
     if (!s->ok) {
         state_set_write_abort(&w);
+        snapshot_all_ok(s->control, size, "checkpoint removed", true);  // nobody ends the run before all have cleaned up
         if (error.message[0]) { fprintf(stderr, "WARNING: checkpoint at step %d was not written: %s\nHINT:  %s\n", s->step, error.message, error.hint); }
         return;
     }
@@ -1735,7 +1736,7 @@ static void run_open_prompt(Run* run, int vocab_size) {
     Tokenizer* t = &run->tokenizer;
     run->sample_start.assign(1, t->ok && t->vocab_size == BYTE_VOCAB ? '\n' : t->ok ? (int)t->eot : vocab_size - 1);
     if (!o->prompt[0]) { return; }
-    require(t->ok, "name its file with --tokenizer", "--prompt needs a tokenizer");
+    require(t->ok, "name its file with --tokenizer, for instance --tokenizer data/text/tokenizer.bin", "--prompt needs a tokenizer");
     static const char letters[] = "nt\\", meant[] = "\n\t\\";
     std::string text;
     for (const char* p = o->prompt; *p; p++) {
@@ -2032,7 +2033,8 @@ static void run_main(Run* run, bool fp8) {
     ModelHeader config;
     if (model_path[0]) {
         require(options_is_set(o, "model") || run->resumed_step >= 0 || access(model_path, F_OK) == 0,
-                "train a new model with --model d12, or with --layers, --channels and --heads; or make the file: dev/eval/hf_gpt2.py imports GPT-2",
+                "without options this is llm.c's default run. 'make train' is the quick start, --help lists the options; a new model: --model d12, or --layers, --channels and --heads; "
+                "dev/eval/hf_gpt2.py imports GPT-2",
                 "there is no '%s', which --model (-e) names unless it is given", model_path);
         fileCheck(model_file_open(&file, model_path, gpt_count_parameters, &error), &error);
         config = file.header;
@@ -2085,6 +2087,9 @@ static void run_main(Run* run, bool fp8) {
 
     if (o->output_dir[0]) { for (int each : {SIGTERM, SIGINT, SIGUSR1}) { signal(each, run_on_signal); } }
     run->saved_ms = clock_ms();
+    if (o->output_dir[0] && !o->checkpoint_every && o->save_every_minutes == 0) {
+        printf("note: without --checkpoint-every (-n) only a signal that ends the run writes a checkpoint into '%s'\n", o->output_dir);
+    }
     if (run->step >= run->num_steps) { printf("nothing to train: step %d of %d is reached already\n", run->step, run->num_steps); }
     for (;;) {
         error_context()->step = run->step;

@@ -470,6 +470,7 @@ static inline void option_note_given(Options* o, const OptionSpec* s, const char
     const char** given = &o->given[s - option_specs()];
     if (*given) {
         bool letters = as[1] != '-' && (*given)[1] != '-';
+        if (!letters && !strcmp(*given, as)) { fail_usage("leave one of the two out", "%s is given twice", as); }
         if (!letters) { fail_usage("leave one of the two out", "%s is given twice, as %s and as %s", option_long_name(s).c_str(), *given, as); }
         fprintf(stderr, "WARNING: %s is given twice; the last one counts\n", as);
     }
