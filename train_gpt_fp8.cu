@@ -1230,11 +1230,16 @@ static void run_sum(Run* run, const char* name, double* values, int n) {
         for (int r = 0; r < run->ranks.size; r++) { values[i] += all[(size_t)r * n + i]; }
     }
 }
-// Did it work on all ranks?
-static bool run_all_ok(Run* run, const char* name, bool ok) {
-    double failures = ok ? 0.0 : 1.0;
-    run_sum(run, name, &failures, 1);
-    return failures == 0.0;
+#define CHECKPOINT_SECONDS 3600.0   // how long ranks wait for one another while a checkpoint is written or verified
+
+// Did it work on all ranks? Any thread may ask, by a name of its own.
+static bool ranks_all_ok(Control* control, int size, const char* name, bool ok) {
+    if (size == 1) { return ok; }
+    std::vector<char> all(size);
+    const char mine = ok;
+    control_all_gather(control, name, &mine, 1, all.data(), CHECKPOINT_SECONDS);
+    for (char each : all) { ok = ok && each; }
+    return ok;
 }
 static void run_barrier(Run* run, const char* name) { if (run->control) { control_barrier(run->control, name, 0); } }
 static void run_note(Run* run, const char* op, bool waits) {
@@ -1286,7 +1291,6 @@ static void gpt_for_written(GPT<floatX>* g, F fn) {
     }
 }
 
-#define CHECKPOINT_SECONDS 3600.0   // how long ranks wait for one another while a checkpoint is written
 #define SPOT_NOTICE_SECONDS 30
 
 // What a checkpoint needs of this rank, in host memory: training goes on while a thread writes it.
@@ -1312,15 +1316,6 @@ struct Snapshot {
     double begin_ms, end_ms;
 };
 
-static bool snapshot_all_ok(Control* control, int size, const char* name, bool ok) {
-    if (size == 1) { return ok; }
-    std::vector<char> all(size);
-    const char mine = ok;
-    control_all_gather(control, name, &mine, 1, all.data(), CHECKPOINT_SECONDS);
-    for (char each : all) { ok = ok && each; }
-    return ok;
-}
-
 // The part of this rank, up to where all ranks must have come.
 template <class floatX>
 static bool snapshot_write_part(Snapshot<floatX>* s, StateSetWriter* w, FileError* error) {
@@ -1330,7 +1325,7 @@ static bool snapshot_write_part(Snapshot<floatX>* s, StateSetWriter* w, FileErro
                          s->num_parameters, s->pieces.data(), s->pieces.size(), s->master.empty() ? 2 : 3};
     auto array = [&](const char* name, const void* data, size_t n) { return state_set_array_begin(w, name, error) && state_set_append(w, data, n, error) && state_set_array_end(w, error); };
     bool ok = rank > 0 || (checkpoint_begin(o->output_dir, s->step, error) && state_set_write_begin(w, &spec, error));
-    if (!snapshot_all_ok(s->control, size, "checkpoint begun", ok)) { return false; }
+    if (!ranks_all_ok(s->control, size, "checkpoint begun", ok)) { return false; }
     ok = (rank == 0 || state_set_write_begin(w, &spec, error)) && array("m", s->m.data(), s->m.size()) && array("v", s->v.data(), s->v.size()) &&
          (s->master.empty() || array("master", s->master.data(), s->master.size())) && array(STATE_SET_MODEL, s->model.data(), s->model.size());
     if (rank == 0) {
@@ -1350,13 +1345,13 @@ static void snapshot_write(Snapshot<floatX>* s) {
     FileError error;
     StateSetWriter w;
     error.message[0] = 0;  // stays so where another rank failed: that one reports
-    bool ok = snapshot_all_ok(s->control, size, "checkpoint written", snapshot_write_part(s, &w, &error));
+    bool ok = ranks_all_ok(s->control, size, "checkpoint written", snapshot_write_part(s, &w, &error));
     if (ok && rank == 0) { ok = state_set_write_commit(&w, &error) && checkpoint_done(o->output_dir, s->step, &error); }
-    s->ok = snapshot_all_ok(s->control, size, "checkpoint done", ok);
+    s->ok = ranks_all_ok(s->control, size, "checkpoint done", ok);
     s->end_ms = clock_ms();
     if (!s->ok) {
         state_set_write_abort(&w);
-        snapshot_all_ok(s->control, size, "checkpoint removed", true);  // nobody ends the run before all have cleaned up
+        ranks_all_ok(s->control, size, "checkpoint removed", true);  // nobody ends the run before all have cleaned up
         if (error.message[0]) { fprintf(stderr, "WARNING: checkpoint at step %d was not written: %s\nHINT:  %s\n", s->step, error.message, error.hint); }
         return;
     }
@@ -1364,7 +1359,7 @@ static void snapshot_write(Snapshot<floatX>* s) {
     if (o->checkpoint_keep > 0) {  // older ones go only when this one was read back, each rank a part
         const bool read = checkpoint_verify(o->output_dir, s->step, rank, size, &error);
         if (!read) { fprintf(stderr, "WARNING: checkpoint at step %d cannot be read back: %s\nHINT:  %s; older checkpoints are kept\n", s->step, error.message, error.hint); }
-        if (!snapshot_all_ok(s->control, size, "checkpoint read back", read)) { return; }
+        if (!ranks_all_ok(s->control, size, "checkpoint read back", read)) { return; }
     }
     if (rank == 0 && !checkpoint_prune(o->output_dir, s->step, o->checkpoint_keep, o->checkpoint_major_every, &deleted, &error)) {
         fprintf(stderr, "WARNING: old checkpoints could not be removed: %s\nHINT:  %s\n", error.message, error.hint);
@@ -2178,7 +2173,7 @@ static int trainer_main(int argc, char** argv) {
         fileCheck(checkpoint_find_latest(o->output_dir, gpt_count_parameters, &found, &error), &error);
         for (bool ok = found.step < 0; !ok;) {  // reads all of it, each rank a part; one that is damaged gives way to an older one
             error.message[0] = 0;
-            ok = run_all_ok(run, "verified", checkpoint_verify(o->output_dir, found.step, run->ranks.rank, run->ranks.size, &error));
+            ok = ranks_all_ok(run->control, run->ranks.size, "verified", checkpoint_verify(o->output_dir, found.step, run->ranks.rank, run->ranks.size, &error));
             if (ok) { break; }
             if (error.message[0]) { fprintf(stderr, "WARNING: the checkpoint of step %d is damaged: %s\n", found.step, error.message); }
             std::string skipped = found.skipped + "checkpoint of step " + std::to_string(found.step) + " is damaged\n";

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 
-from checking import Checks, ROOT, read, run, strip_c
+from checking import Checks, ROOT, read, run, strip_c, trainer
 from llmc_files import (LOGIT, LSE, LlmcLoader, Run, Shape, V, VP, bf16_bits, flat, get, header, lookup_loss, model_bytes, put, questions_file, random_tokens, read_model,
                         shard, state_bytes, tokenizer_file, weights, zero_shard)
 
@@ -30,14 +30,7 @@ c = Checks()
 tmp = tempfile.mkdtemp(prefix="check_llmc.")
 work = os.path.join(tmp, "llm.c")       # the folder an llm.c user is in
 os.makedirs(work)
-if len(sys.argv) > 1:
-    program = os.path.abspath(sys.argv[1])
-else:
-    program = os.path.join(ROOT, "train_gpt_fp8_cpu")
-    code, out = run("make -s train_gpt_fp8_cpu", env={k: v for k, v in os.environ.items() if k != "MAKEFLAGS"})
-    if code:
-        c.check(False, "make train_gpt_fp8_cpu", out[-2000:])
-        c.end()
+program = trainer(c, sys.argv[1] if len(sys.argv) > 1 else None)
 letters_used, runs = set(), []
 ENV = dict(os.environ, OMP_NUM_THREADS="1")  # small models: threads cost more than they give
 

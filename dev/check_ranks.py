@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 
-from checking import Checks, ROOT, run
+from checking import Checks, run, trainer
 from llmc_files import LlmcLoader, Run, Shape, V, get, lookup_loss, model_bytes, put, questions_file, random_tokens, read_model, shard, weights
 
 parser = argparse.ArgumentParser()
@@ -41,14 +41,7 @@ run.main()"""
 LAUNCHERS = ("OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "GPT_", "GLOO_", "NCCL_")
 CLEAN = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}  # this may itself run under a launcher
 CLEAN.update(OMP_NUM_THREADS="1", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", TMPDIR=tmp)
-if args.program:
-    program = os.path.abspath(args.program)
-else:
-    program = os.path.join(ROOT, "train_gpt_fp8_cpu")
-    code, out = run("make -s train_gpt_fp8_cpu", env={k: v for k, v in os.environ.items() if k != "MAKEFLAGS"})
-    if code:
-        c.check(False, "make train_gpt_fp8_cpu", out[-2000:])
-        c.end()
+program = trainer(c, args.program)
 
 # ---------------------------------------------------------------------------- jobs of several processes
 

@@ -14,21 +14,14 @@ import sys
 import tempfile
 import time
 
-from checking import Checks, ROOT, run
+from checking import Checks, ROOT, run, trainer
 from llmc_files import Shape, get, model_bytes, put, shard, weights
 
 c = Checks()
 tmp = tempfile.mkdtemp(prefix="check_scripts.")
 atexit.register(shutil.rmtree, tmp, ignore_errors=True)
 SCRIPT = os.path.join(ROOT, "scripts/run_until_done.sh")
-if len(sys.argv) > 1:
-    program = os.path.abspath(sys.argv[1])
-else:
-    program = os.path.join(ROOT, "train_gpt_fp8_cpu")
-    code, out = run("make -s train_gpt_fp8_cpu", env={k: v for k, v in os.environ.items() if k != "MAKEFLAGS"})
-    if code:
-        c.check(False, "make train_gpt_fp8_cpu", out[-2000:])
-        c.end()
+program = trainer(c, sys.argv[1] if len(sys.argv) > 1 else None)
 
 # The n-th start does what the n-th word of $PLAN says: a number: ends with it; a number and +: after a new checkpoint; wait: until a signal, which is noted, then
 # a checkpoint and 75; deaf: as wait, but the first signal is only noted. What was given, and which signals came, is in the folder of the checkpoints.

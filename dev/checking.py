@@ -42,6 +42,17 @@ def run(command, cwd=ROOT, env=None, timeout=600):
         return 124, (e.stdout or b"").decode(errors="replace") + f"\n(no end after {timeout} s)"
 
 
+def trainer(c, given):
+    """Path of the trainer to check: the one that was given, else the CPU build, made now. Ends the script if it cannot be built."""
+    if given:
+        return os.path.abspath(given)
+    code, out = run("make -s train_gpt_fp8_cpu", env={k: v for k, v in os.environ.items() if k != "MAKEFLAGS"})
+    if code:
+        c.check(False, "make train_gpt_fp8_cpu", out[-2000:])
+        c.end()
+    return os.path.join(ROOT, "train_gpt_fp8_cpu")
+
+
 def repository_files():
     """Paths relative to ROOT of what is, or would be, in git."""
     code, out = run("git ls-files --cached --others --exclude-standard")
