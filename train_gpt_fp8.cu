@@ -98,6 +98,8 @@
 #include "llmc/adamw.cuh"
 // defines: sum_squares, sum_all
 #include "llmc/global_norm.cuh"
+// defines: Goodput, goodput_open, goodput_add, goodput_tick, goodput_end, goodput_text, goodput_duration
+#include "llmc/goodput.h"
 
 // ---------------------------------------------------------------------------- [A] dimensions and constraints
 
@@ -122,6 +124,10 @@ static const Descriptor* descriptor_find(const char* name) {
 // Does the command line say all sizes, so that no model needs to be named?
 static bool gpt_sizes_given(const Options* o) { return o->layers && o->channels && o->heads && !options_is_set(o, "model"); }
 
+// Positions of a sequence in the activations. float8: operands have rows of N bytes (x.t, dY.t), and a product of FP8 takes multiples of 16; the positions
+// beyond T have no target, and causal attention keeps them from the others.
+static int gpt_padded_seq_len(int T, bool fp8) { return fp8 ? ROUND_UP(T, 16) : T; }
+
 // The dimensions of a new model: descriptor and explicit sizes. tokenizer_vocab: 0 if there is no tokenizer.
 static ModelHeader gpt_config_from_options(const Options* o, int tokenizer_vocab) {
     ModelHeader c;
@@ -136,7 +142,7 @@ static ModelHeader gpt_config_from_options(const Options* o, int tokenizer_vocab
     c.num_layers = o->layers ? o->layers : d->L;
     c.channels = o->channels ? o->channels : d->C;
     c.num_heads = o->heads ? o->heads : d->NH;
-    c.max_seq_len = explicit_sizes ? o->seq_len : d->max_seq_len;
+    c.max_seq_len = explicit_sizes ? gpt_padded_seq_len(o->seq_len, o->dtype == OPT_DTYPE_FLOAT8) : d->max_seq_len;
     c.vocab_size = o->vocab_size ? o->vocab_size : tokenizer_vocab ? tokenizer_vocab : GPT2_VOCAB;
     c.padded_vocab_size = ROUND_UP(c.vocab_size, VOCAB_PADDING);
     return c;
@@ -145,15 +151,15 @@ static ModelHeader gpt_config_from_options(const Options* o, int tokenizer_vocab
 // The stated constraints, each with the tensor that needs it. fp8: linear layers multiply FP8.
 static void gpt_check_config(const ModelHeader* c, int B, int T, bool fp8) {
     int C = c->channels, NH = c->num_heads;
-    const long long N = (long long)B * T;
+    const long long N = (long long)B * gpt_padded_seq_len(T, fp8);
     const struct { bool holds; const char *tensor, *rule, *hint; } rules[] = {
         {C % NH == 0, "qkv (N,3C)", "C must be a multiple of NH", "change --channels or --heads"},
         {C % 16 == 0, "every activation (N,C)", "C must be a multiple of 16: rows are read 16 bytes at a time, FP8 rows too", "change --channels"},
         {(C / NH) % 8 == 0, "qkv (N,3C)", "the head size C/NH must be a multiple of 8: each head's slice must be aligned to 16 bytes", "change --heads"},
         {c->padded_vocab_size % 16 == 0, "wte (Vp,C)", "Vp must be a multiple of 16", "pad the vocabulary of the model file"},
         {c->vocab_size <= 65536, "tokens", "token shards hold 16-bit tokens, so V is at most 65536", "choose a smaller vocabulary"},
-        {T <= c->max_seq_len, "wpe (maxT,C)", "T must not exceed the positions of the model", "choose a smaller --seq-len"},
-        {!fp8 || T % 16 == 0, "x.t, dY.t (C,N) fp8", "T must be a multiple of 16 for float8: transposed operands have rows of N bytes", "change --seq-len, or use --dtype bfloat16"},
+        {gpt_padded_seq_len(T, fp8) <= c->max_seq_len, "wpe (maxT,C)", fp8 ? "T, rounded up to a multiple of 16 for float8, must not exceed the positions of the model" :
+         "T must not exceed the positions of the model", "choose a smaller --seq-len"},
         {N <= (1ll << 30) / NH, "lse (B,NH,T)", "B*T*NH must not exceed 2^30: rows are counted in 32 bits", "choose a smaller --batch-size"},
     };
     for (auto& r : rules) {
@@ -309,11 +315,13 @@ struct GPT {
     bool fp8, fp8_keep_t;              // keep_t: operands have a transposed copy (all but 10.x)
     int recompute;
     int gelu_fusion;                   // 1: fc's product applies GELU, 2: fcproj's dgrad its derivative as well; float32 and bfloat16 only
-    int B, T;                          // what the activations are allocated for
+    int B, T;                          // what the activations are allocated for; T is padded for float8 (gpt_padded_seq_len)
     int head_rows;                     // rows of logits alive at once
     floatX* param[NUM_PARAMS];
     void* grad[NUM_PARAMS];            // floatX for weights of linear layers, f32 for the rest (NULL until training)
-    float *m[NUM_PARAMS], *v[NUM_PARAMS], *master[NUM_PARAMS];  // master NULL: the parameter is the master
+    Moments moments[NUM_PARAMS];       // of AdamW, of the elements that this rank holds
+    MomentType moment_type;
+    float* master[NUM_PARAMS];         // NULL: the parameter is the master
     bool has_master;
     uint8_t *wk[NUM_LINEARS], *wt[NUM_LINEARS];                 // FP8 weights (L,OC,C), transposed (L,C,OC)
     Fp8Scaling scaling;
@@ -421,22 +429,24 @@ template <class floatX>
 static void gpt_alloc_training(GPT<floatX>* g) {
     for (int p = 0; p < NUM_PARAMS; p++) {
         const char* name = g->spec[p].name;
-        size_t bytes = g->spec[p].layers * g->spec[p].state_stride * sizeof(float);
+        const size_t n = g->spec[p].layers * g->spec[p].state_stride, groups = g->moment_type == MOMENT_F8 ? g->spec[p].layers * moment_groups(g->spec[p].state_stride) : 0;
         g->grad[p] = device_alloc(g->dev, MEM_GRADIENTS, name, gpt_grad_bytes(g, p));
-        g->m[p] = (float*)device_alloc(g->dev, MEM_OPTIMIZER, name, bytes);
-        g->v[p] = (float*)device_alloc(g->dev, MEM_OPTIMIZER, name, bytes);
-        g->master[p] = g->has_master ? (float*)device_alloc(g->dev, MEM_OPTIMIZER, name, bytes) : NULL;
-        cudaCheck(cudaMemset(g->m[p], 0, bytes));
-        cudaCheck(cudaMemset(g->v[p], 0, bytes));
+        auto zeros = [&](size_t bytes) {
+            void* x = bytes ? device_alloc(g->dev, MEM_OPTIMIZER, name, bytes) : NULL;
+            if (x) { cudaCheck(cudaMemset(x, 0, bytes)); }
+            return x;
+        };
+        g->moments[p] = {zeros(n * moment_m_bytes(g->moment_type)), zeros(n * moment_v_bytes(g->moment_type)), (uint8_t*)zeros(groups), (uint8_t*)zeros(groups), g->spec[p].state_stride};
+        g->master[p] = g->has_master ? (float*)device_alloc(g->dev, MEM_OPTIMIZER, name, n * sizeof(float)) : NULL;
     }
 }
 
 template <class floatX>
 static void gpt_alloc_activations(GPT<floatX>* g, int batch, int seq_len, int recompute) {
-    const size_t B = batch, T = seq_len, N = B * T, L = g->config.num_layers, C = g->config.channels, NH = g->config.num_heads, Vp = g->config.padded_vocab_size;
+    const size_t B = batch, T = gpt_padded_seq_len(seq_len, g->fp8), N = B * T, L = g->config.num_layers, C = g->config.channels, NH = g->config.num_heads, Vp = g->config.padded_vocab_size;
     const int r = recompute;
     g->B = batch;
-    g->T = seq_len;
+    g->T = (int)T;
     g->recompute = recompute;
     const size_t head_rows = gpt_head_rows(N, Vp, sizeof(floatX));
     g->head_rows = (int)head_rows;
@@ -458,8 +468,8 @@ static void gpt_free(GPT<floatX>* g) {
     for (int p = 0; p < NUM_PARAMS; p++) {
         cudaCheck(cudaFree(g->param[p]));
         cudaCheck(cudaFree(g->grad[p]));
-        cudaCheck(cudaFree(g->m[p]));
-        cudaCheck(cudaFree(g->v[p]));
+        void* const moments[] = {g->moments[p].m, g->moments[p].v, g->moments[p].m_exponent, g->moments[p].v_exponent};
+        for (void* x : moments) { cudaCheck(cudaFree(x)); }
         cudaCheck(cudaFree(g->master[p]));
     }
     if (g->fp8) {
@@ -536,11 +546,18 @@ static void gpt_for_pieces(const ParamSpec* spec, F fn) {
         }
     }
 }
-// Copies what this rank holds of values (n) f32, elements at.. of layer l of tensor p, into the optimizer's state `to` on the device.
-static void gpt_put_state(const ParamSpec* s, float* to, int l, size_t at, const float* values, size_t n) {
-    size_t begin = at > s->first ? at : s->first, end = at + n < s->first + s->held ? at + n : s->first + s->held;
-    if (begin >= end) { return; }
-    cudaCheck(cudaMemcpy(to + l * s->state_stride + (begin - s->first), values + (begin - at), (end - begin) * sizeof(float), cudaMemcpyHostToDevice));
+// How many of the elements at .. at + n of a layer this rank holds; *begin: the first of them, counted from `at`; *i: the same in its shard.
+static size_t gpt_held(const ParamSpec* s, size_t at, size_t n, size_t* begin, size_t* i) {
+    const size_t first = at > s->first ? at : s->first, end = at + n < s->first + s->held ? at + n : s->first + s->held;
+    if (first >= end) { return 0; }
+    *begin = first - at;
+    *i = first - s->first;
+    return end - first;
+}
+// Copies what this rank holds of values (n) f32, elements at.. of layer l of tensor p, into the masters on the device.
+static void gpt_put_master(const ParamSpec* s, float* master, int l, size_t at, const float* values, size_t n) {
+    size_t begin = 0, i = 0, held = gpt_held(s, at, n, &begin, &i);
+    if (held) { cudaCheck(cudaMemcpy(master + l * s->state_stride + i, values + begin, held * sizeof(float), cudaMemcpyHostToDevice)); }
 }
 
 // All parameters from an open model file of the same dimensions; its type may differ from ours. FP32 masters take the file's values unrounded.
@@ -557,7 +574,7 @@ static void gpt_load_model(GPT<floatX>* g, ModelFile* file) {
             fileCheck(model_file_read(file, wide.data(), n, &error), &error);
         }
         gpt_upload(gpt_param(g, (ParamId)p, l) + at, wide.data(), n);
-        if (g->has_master) { gpt_put_state(&g->spec[p], g->master[p], l, at, wide.data(), n); }
+        if (g->has_master) { gpt_put_master(&g->spec[p], g->master[p], l, at, wide.data(), n); }
     });
 }
 
@@ -590,7 +607,7 @@ static void gpt_masters_from_params(GPT<floatX>* g) {
     gpt_for_pieces(g->spec, [&](int p, int l, size_t at, size_t n) {
         cudaCheck(cudaMemcpy(narrow.data(), gpt_param(g, (ParamId)p, l) + at, n * sizeof(floatX), cudaMemcpyDeviceToHost));
         for (size_t i = 0; i < n; i++) { wide[i] = to_float(narrow[i]); }
-        gpt_put_state(&g->spec[p], g->master[p], l, at, wide.data(), n);
+        gpt_put_master(&g->spec[p], g->master[p], l, at, wide.data(), n);
     });
 }
 
@@ -812,15 +829,15 @@ static int sample_padded_length(int context, int T) { return min(T, ROUND_UP(con
 // How many of n tokens are the context of the next one: all, or once they are more than T, the rest of a window that slid by half.
 static int sample_context(size_t n, int T) { return n <= (size_t)T ? (int)n : (int)(T / 2 + (n - T - 1) % (T - T / 2) + 1); }
 
-// Plans the products of sampling after `start` tokens, until there are `end`: a first pass over the context, passes over the half that is kept when it
+// Plans the products of sampling after `start` tokens, until there are `end`, in a window of T <= g->T: a first pass over the context, passes over the half that is kept when it
 // slides, and a token at a time between them.
 template <class floatX>
-static void gpt_plan_sampling(GPT<floatX>* g, size_t start, size_t end) {
-    const int T = g->T, C = g->config.channels, NH = g->config.num_heads;
+static void gpt_plan_sampling(GPT<floatX>* g, int T, size_t start, size_t end) {
+    const int C = g->config.channels, NH = g->config.num_heads;
     const DType X = dtype_of<floatX>();
     GemmShape s = head_shape(PASS_FPROP, 1, C, g->config.padded_vocab_size, X);
     gemm_plan_or_fail(g->dev, &s, "gemm sampling");
-    const int passes[3] = {gpt_decode_rows(g), sample_padded_length(sample_context(start, T), T), end > (size_t)T ? sample_padded_length(T / 2 + 1, T) : 0};
+    const int passes[3] = {gpt_decode_rows(g), sample_padded_length(sample_context(start, T), g->T), end > (size_t)T ? sample_padded_length(T / 2 + 1, g->T) : 0};
     for (int pass = 0; pass < 3; pass++) {
         const int rows = passes[pass];
         if (!rows) { continue; }
@@ -923,9 +940,10 @@ static void gpt_backward(GPT<floatX>* g, int B, int T, int groups, bool last) {
     }
 }
 
-// One micro-step of the accum that this rank does in an optimizer step: inputs, targets (B,T) on the host. Gradients and losses accumulate; micro-step 0 clears them.
+// One micro-step of the accum that this rank does in an optimizer step of `tokens` in all: inputs, targets (B,T) on the host, T padded (g->T); a target may be
+// NO_TARGET. Gradients and losses accumulate; micro-step 0 clears them.
 template <class floatX>
-static void gpt_micro_step(GPT<floatX>* g, const int* inputs, const int* targets, int B, int T, int micro_step, int accum) {
+static void gpt_micro_step(GPT<floatX>* g, const int* inputs, const int* targets, int B, int T, int micro_step, int accum, uint64_t tokens) {
     Activations<floatX>* a = &g->acts;
     cudaStream_t stream = g->dev->stream;
     const int N = B * T;
@@ -947,17 +965,17 @@ static void gpt_micro_step(GPT<floatX>* g, const int* inputs, const int* targets
     cudaCheck(cudaMemcpyAsync(a->group_token, h_token, groups * sizeof(int), cudaMemcpyHostToDevice, stream));
     cudaCheck(cudaEventRecord(g->staged[slot], stream));
     gpt_forward_trunk(g, B, T, 0, FP8_ROLE_X);
-    gpt_head(g, N, 1.0f / ((float)N * accum * g->comm->size));
+    gpt_head(g, N, 1.0f / (float)tokens);
     gpt_backward(g, B, T, groups, micro_step == accum - 1);
     g->micro_steps++;
 }
 
 // ---------------------------------------------------------------------------- [F] optimizer
 
-// Mean loss of the optimizer step over all ranks and global gradient norm. wishes: of this rank, to stop and to save, 0 or 1; then how many ranks have
+// Mean loss of the optimizer step of `tokens` over all ranks and global gradient norm; N: rows of a micro-step. wishes: of this rank, to stop and to save, 0 or 1; then how many ranks have
 // them. NULL: none. Waits for the device.
 template <class floatX>
-static void gpt_loss_and_norm(GPT<floatX>* g, int N, int accum, float* loss, float* norm, float* wishes = NULL) {
+static void gpt_loss_and_norm(GPT<floatX>* g, int N, uint64_t tokens, float* loss, float* norm, float* wishes = NULL) {
     Activations<floatX>* a = &g->acts;
     cudaStream_t stream = g->dev->stream;
     float* partial = a->norm_partial;
@@ -984,7 +1002,7 @@ static void gpt_loss_and_norm(GPT<floatX>* g, int N, int accum, float* loss, flo
     float h[NUM_SCALARS];
     cudaCheck(cudaMemcpyAsync(h, a->scalars, sizeof(h), cudaMemcpyDeviceToHost, stream));
     cudaCheck(cudaStreamSynchronize(stream));
-    *loss = h[SCALAR_LOSS] / ((float)N * accum * g->comm->size);
+    *loss = h[SCALAR_LOSS] / (float)tokens;
     *norm = sqrtf(h[SCALAR_SHARDS] + h[SCALAR_REST]);
     if (wishes) { wishes[0] = h[SCALAR_STOP]; wishes[1] = h[SCALAR_SAVE]; }
 }
@@ -1050,11 +1068,13 @@ static void gpt_update(GPT<floatX>* g, const Options* o, float learning_rate, fl
         const ParamSpec* s = &g->spec[p];
         adam.weight_decay = s->decay ? o->weight_decay : 0.0f;
         adam.noise_key = noise_key(o->seed, step, 0, NOISE_PARAMETERS, p);
+        adam.m_key = noise_key(o->seed, step, 0, NOISE_M, p);
+        adam.v_key = noise_key(o->seed, step, 0, NOISE_V, p);
         const AdamWLayout layout = {s->part, s->stride, s->first, s->held, s->state_stride, s->layers};
         if (s->linear >= 0) {
-            adamw_update_shard(g->param[p], g->master[p], g->m[p], g->v[p], (floatX*)g->grad[p], layout, gpt_amax(g, FP8_ROLE_W, 0, s->linear), adam, stream);
+            adamw_update_moments(g->param[p], g->master[p], g->moment_type, g->moments[p], (floatX*)g->grad[p], layout, gpt_amax(g, FP8_ROLE_W, 0, s->linear), adam, stream);
         } else {
-            adamw_update_shard(g->param[p], g->master[p], g->m[p], g->v[p], (float*)g->grad[p], layout, (unsigned*)NULL, adam, stream);
+            adamw_update_moments(g->param[p], g->master[p], g->moment_type, g->moments[p], (float*)g->grad[p], layout, (unsigned*)NULL, adam, stream);
         }
     }
     if (g->spec[P_wte].sharded) { gpt_gather_weights(g); } else { gpt_quantize_weights(g, false); }
@@ -1098,11 +1118,18 @@ typedef struct {
     double eta_printed_ms;
     int exit_code;
     bool told_slow;
+    Goodput goodput;           // where the wall time went, over all starts
+    double began_ms;           // when the process began
     bool stop, save;           // a rank was told to end; --save-every-minutes is over
     double saved_ms;           // when the last checkpoint was written, or the run began
-    std::vector<int> inputs, targets;
+    std::vector<int> inputs, targets;  // (B,T) of a micro-step, T padded
 } Run;
 
+static double unix_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
 static double clock_ms(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -1168,7 +1195,7 @@ static void run_meet(Run* run) {
     if (r->note[0] && r->rank == 0) { fprintf(stderr, "note: %s\n", r->note); }
     error_context()->claim = NULL;
 #ifndef COMM_WITH_NCCL
-    printf("Multi-GPU support is disabled. Using a single GPU.\n");
+    if (r->size == 1) { printf("Multi-GPU support is disabled. Using a single GPU.\n"); }
 #endif
     if (r->size == 1) { return; }
     error_context()->rank = r->rank;
@@ -1232,15 +1259,16 @@ static void run_sum(Run* run, const char* name, double* values, int n) {
 }
 #define CHECKPOINT_SECONDS 3600.0   // how long ranks wait for one another while a checkpoint is written or verified
 
-// Did it work on all ranks? Any thread may ask, by a name of its own.
-static bool ranks_all_ok(Control* control, int size, const char* name, bool ok) {
-    if (size == 1) { return ok; }
+// The first rank on which it did not work, -1: it did on all. Any thread may ask, by a name of its own.
+static int ranks_first_failed(Control* control, int size, const char* name, bool ok) {
+    if (size == 1) { return ok ? -1 : 0; }
     std::vector<char> all(size);
     const char mine = ok;
     control_all_gather(control, name, &mine, 1, all.data(), CHECKPOINT_SECONDS);
-    for (char each : all) { ok = ok && each; }
-    return ok;
+    for (int r = 0; r < size; r++) { if (!all[r]) { return r; } }
+    return -1;
 }
+static bool ranks_all_ok(Control* control, int size, const char* name, bool ok) { return ranks_first_failed(control, size, name, ok) < 0; }
 static void run_barrier(Run* run, const char* name) { if (run->control) { control_barrier(run->control, name, 0); } }
 static void run_note(Run* run, const char* op, bool waits) {
     if (!run->control) { return; }
@@ -1291,11 +1319,66 @@ static void gpt_for_written(GPT<floatX>* g, F fn) {
     }
 }
 
-#define SPOT_NOTICE_SECONDS 30
+// The arrays of a checkpoint, each as long as the model; the masters may be missing. Moments are f32 there, however they are kept here.
+enum { WRITTEN_M, WRITTEN_V, WRITTEN_MASTER, WRITTEN_MODEL, NUM_WRITTEN };
+static const char* const written_names[NUM_WRITTEN] = {"m", "v", "master", STATE_SET_MODEL};
+template <class floatX>
+static size_t gpt_written_bytes(GPT<floatX>* g, int array) { return array == WRITTEN_MODEL ? sizeof(floatX) : array == WRITTEN_MASTER && !g->has_master ? 0 : sizeof(float); }
 
-// What a checkpoint needs of this rank, in host memory: training goes on while a thread writes it.
+// f32 elements that the scratch of the head holds: moments of other types go through it on their way to the host and back.
+template <class floatX>
+static size_t gpt_moment_chunk(GPT<floatX>* g) {
+    const size_t fit = g->head_rows * (size_t)g->config.padded_vocab_size * sizeof(floatX) / sizeof(float) / MOMENT_GROUP * MOMENT_GROUP;
+    return fit < COPY_CHUNK ? fit : COPY_CHUNK;
+}
+
+// Copies the elements from `first` on of layer l, which this rank holds, to host memory. Enqueues only.
+template <class floatX>
+static void gpt_copy_written(GPT<floatX>* g, int array, int p, int l, size_t first, size_t n, char* host) {
+    const ParamSpec* s = &g->spec[p];
+    const size_t i = first - s->first, at = l * s->state_stride + i;
+    cudaStream_t stream = g->dev->stream;
+    const Moments* moments = &g->moments[p];
+    if (array == WRITTEN_MODEL) { cudaCheck(cudaMemcpyAsync(host, gpt_param(g, (ParamId)p, l) + first, n * sizeof(floatX), cudaMemcpyDeviceToHost, stream)); return; }
+    if (array == WRITTEN_MASTER || g->moment_type == MOMENT_F32) {
+        const float* x = array == WRITTEN_MASTER ? g->master[p] : (const float*)(array == WRITTEN_M ? moments->m : moments->v);
+        cudaCheck(cudaMemcpyAsync(host, x + at, n * sizeof(float), cudaMemcpyDeviceToHost, stream));
+        return;
+    }
+    float* scratch = (float*)g->acts.logits;
+    for (size_t done = 0, chunk = gpt_moment_chunk(g); done < n; done += chunk) {
+        const size_t part = n - done < chunk ? n - done : chunk;
+        moments_unpack(g->moment_type, array == WRITTEN_M ? scratch : NULL, array == WRITTEN_V ? scratch : NULL, moments, l, i + done, part, stream);
+        cudaCheck(cudaMemcpyAsync(host + done * sizeof(float), scratch, part * sizeof(float), cudaMemcpyDeviceToHost, stream));
+    }
+}
+
+// The other way: values (n) f32 in host memory become elements i.. of this rank's shard of layer l, of m, v or the masters. i is a multiple of 128. Waits.
+template <class floatX>
+static void gpt_put_written(GPT<floatX>* g, int array, int p, int l, size_t i, const float* values, size_t n) {
+    cudaStream_t stream = g->dev->stream;
+    Moments* moments = &g->moments[p];
+    const size_t at = l * g->spec[p].state_stride + i, chunk = gpt_moment_chunk(g);
+    if (array == WRITTEN_MASTER || g->moment_type == MOMENT_F32) {
+        float* x = array == WRITTEN_MASTER ? g->master[p] : (float*)(array == WRITTEN_M ? moments->m : moments->v);
+        cudaCheck(cudaMemcpy(x + at, values, n * sizeof(float), cudaMemcpyHostToDevice));
+        return;
+    }
+    float* scratch = (float*)g->acts.logits;
+    for (size_t done = 0; done < n; done += chunk) {
+        const size_t part = n - done < chunk ? n - done : chunk;
+        cudaCheck(cudaMemcpyAsync(scratch, values + done, part * sizeof(float), cudaMemcpyHostToDevice, stream));
+        moments_pack(g->moment_type, moments, array == WRITTEN_M ? scratch : NULL, array == WRITTEN_V ? scratch : NULL, l, i + done, part, stream);
+    }
+    cudaCheck(cudaStreamSynchronize(stream));
+}
+
+#define SPOT_NOTICE_SECONDS 30  // what spot machines are told before they vanish, at the least
+
+// What a checkpoint needs of this rank: training goes on while a thread writes it from a copy in host memory.
 template <class floatX>
 struct Snapshot {
+    GPT<floatX>* direct;                // not NULL: there is no copy; training waits, and the arrays are read from the device piece by piece
     Options opt;
     Ranks ranks;
     Control* control;
@@ -1304,8 +1387,9 @@ struct Snapshot {
     int step;
     std::string options;
     std::vector<StatePiece> pieces;
-    std::vector<float> m, v, master;    // of the pieces, one after the other; master empty: there are none
-    std::vector<floatX> model;
+    uint64_t elements;                  // in them
+    bool has_master;
+    std::vector<char> copy[NUM_WRITTEN];  // of the pieces, one after the other; empty if direct
     RunRecord record;                   // rank 0 writes these
     OutlierDetector outliers[2];
     std::vector<uint8_t> order;         // llm.c's data order only
@@ -1316,18 +1400,34 @@ struct Snapshot {
     double begin_ms, end_ms;
 };
 
+template <class floatX>
+static bool snapshot_write_array(Snapshot<floatX>* s, StateSetWriter* w, int array, FileError* error) {
+    bool ok = state_set_array_begin(w, written_names[array], error);
+    if (!s->direct) { return ok && state_set_append(w, s->copy[array].data(), s->elements, error) && state_set_array_end(w, error); }
+    const size_t bytes = gpt_written_bytes(s->direct, array);
+    std::vector<char> buffer(COPY_CHUNK * bytes);
+    gpt_for_written(s->direct, [&](int p, int l, size_t first, size_t n) {
+        for (size_t at = 0; ok && at < n; at += COPY_CHUNK) {
+            const size_t part = n - at < COPY_CHUNK ? n - at : COPY_CHUNK;
+            gpt_copy_written(s->direct, array, p, l, first + at, part, buffer.data());
+            cudaCheck(cudaStreamSynchronize(s->direct->dev->stream));
+            ok = state_set_append(w, buffer.data(), part, error);
+        }
+    });
+    return ok && state_set_array_end(w, error);
+}
+
 // The part of this rank, up to where all ranks must have come.
 template <class floatX>
 static bool snapshot_write_part(Snapshot<floatX>* s, StateSetWriter* w, FileError* error) {
     const Options* o = &s->opt;
     const int rank = s->ranks.rank, size = s->ranks.size;
     StateSetSpec spec = {o->output_dir, s->step, rank, size, s->writing, s->options.c_str(), &s->config, sizeof(floatX) == 2 ? (uint32_t)FILE_BF16 : (uint32_t)FILE_F32,
-                         s->num_parameters, s->pieces.data(), s->pieces.size(), s->master.empty() ? 2 : 3};
-    auto array = [&](const char* name, const void* data, size_t n) { return state_set_array_begin(w, name, error) && state_set_append(w, data, n, error) && state_set_array_end(w, error); };
+                         s->num_parameters, s->pieces.data(), s->pieces.size(), s->has_master ? 3 : 2};
     bool ok = rank > 0 || (checkpoint_begin(o->output_dir, s->step, error) && state_set_write_begin(w, &spec, error));
     if (!ranks_all_ok(s->control, size, "checkpoint begun", ok)) { return false; }
-    ok = (rank == 0 || state_set_write_begin(w, &spec, error)) && array("m", s->m.data(), s->m.size()) && array("v", s->v.data(), s->v.size()) &&
-         (s->master.empty() || array("master", s->master.data(), s->master.size())) && array(STATE_SET_MODEL, s->model.data(), s->model.size());
+    ok = rank == 0 || state_set_write_begin(w, &spec, error);
+    for (int i = 0; ok && i < NUM_WRITTEN; i++) { ok = (i == WRITTEN_MASTER && !s->has_master) || snapshot_write_array(s, w, i, error); }
     if (rank == 0) {
         auto section = [&](const char* name, uint32_t dtype, const void* data, size_t n) { return n == 0 || state_write_section(&w->state, name, dtype, n, data, error); };
         ok = ok && section("run", FILE_U64, &s->record, sizeof(RunRecord) / 8) && section("outliers", FILE_U8, s->outliers, sizeof(s->outliers)) &&
@@ -1345,7 +1445,9 @@ static void snapshot_write(Snapshot<floatX>* s) {
     FileError error;
     StateSetWriter w;
     error.message[0] = 0;  // stays so where another rank failed: that one reports
-    bool ok = ranks_all_ok(s->control, size, "checkpoint written", snapshot_write_part(s, &w, &error));
+    const int failed = ranks_first_failed(s->control, size, "checkpoint written", snapshot_write_part(s, &w, &error));
+    bool ok = failed < 0;
+    if (failed != rank) { error.message[0] = 0; }  // a disk that is full for several is one warning
     if (ok && rank == 0) { ok = state_set_write_commit(&w, &error) && checkpoint_done(o->output_dir, s->step, &error); }
     s->ok = ranks_all_ok(s->control, size, "checkpoint done", ok);
     s->end_ms = clock_ms();
@@ -1371,14 +1473,61 @@ template <class floatX>
 static bool run_finish_checkpoint(Run* run, Snapshot<floatX>* s) {
     if (!s->running) { return true; }
     run_note(run, "waiting for a checkpoint to be written", false);
-    s->thread.join();
+    const double begin = clock_ms();
+    if (!s->direct) { s->thread.join(); }
     s->running = false;
+    goodput_add(&run->goodput, GOODPUT_SAVING, (clock_ms() - begin) * 1e-3);
     const double seconds = (s->end_ms - s->begin_ms) * 1e-3;
     if (s->ok && seconds > SPOT_NOTICE_SECONDS && !run->told_slow) {
         printf("note: a checkpoint takes %.0f s, more than the %d s of notice that spot machines may give\n", seconds, SPOT_NOTICE_SECONDS);
         run->told_slow = true;
     }
     return s->ok;
+}
+
+// Elements that this rank writes into a checkpoint, and their bytes.
+template <class floatX>
+static uint64_t run_checkpoint_bytes(GPT<floatX>* g, uint64_t* elements) {
+    uint64_t bytes = 0;
+    *elements = 0;
+    gpt_for_written(g, [&](int, int, size_t, size_t n) { *elements += n; });
+    for (int i = 0; i < NUM_WRITTEN; i++) { bytes += *elements * gpt_written_bytes(g, i); }
+    return bytes;
+}
+
+// Before training: how long a checkpoint will take, by trying the disk on all ranks at once, and whether the memory for a copy is there.
+template <class floatX>
+static void run_forecast_checkpoint(Run* run, GPT<floatX>* g, Snapshot<floatX>* s) {
+    const int P = run->ranks.size, rank = run->ranks.rank;
+    uint64_t elements;
+    const uint64_t bytes = run_checkpoint_bytes(g, &elements), room = host_memory_available();
+    s->direct = run->opt.background_save && bytes < room / 10 * 9 / run->ranks.local_size ? NULL : g;
+    run_barrier(run, "trying the disk");
+    const double speed = file_measure_writing(run->opt.output_dir, rank, bytes);
+    std::vector<double> all(4 * P, 0.0);  // by rank: seconds, bytes, whether it was measured, whether training must wait
+    all[rank] = speed > 0.0 ? bytes / speed : 0.0;
+    all[P + rank] = (double)bytes;
+    all[2 * P + rank] = speed > 0.0;
+    all[3 * P + rank] = s->direct != NULL;
+    run_sum(run, "checkpoint forecast", all.data(), 4 * P);
+    double seconds = 0.0, total = 0.0, measured = 0.0, direct = 0.0;
+    for (int r = 0; r < P; r++) {
+        seconds = all[r] > seconds ? all[r] : seconds;
+        total += all[P + r];
+        measured += all[2 * P + r];
+        direct += all[3 * P + r];
+    }
+    if (direct > 0.0) { s->direct = g; }  // one rank, all ranks
+    if (direct > 0.0 && run->opt.background_save) {
+        printf("note: training waits while a checkpoint is written: a copy needs %.1f MiB on each of %d processes of a host, and %.1f MiB of memory are left on the first\n", bytes / 1048576.0,
+               run->ranks.local_size, room / 1048576.0);
+    }
+    if (measured < P) { return; }  // the first checkpoint says why
+    printf("a checkpoint has %.1f MiB and takes about %.1f s on this disk (tried: %.0f MiB/s)\n", total / 1048576.0, seconds, total / 1048576.0 / seconds);
+    if (seconds > SPOT_NOTICE_SECONDS) {
+        printf("WARNING: that is more than the %d s of notice that spot machines may give: use a faster disk for --output-dir, or --save-every-minutes\n", SPOT_NOTICE_SECONDS);
+        run->told_slow = true;
+    }
 }
 
 // Copies what a checkpoint of this step needs into host memory and lets a thread write it. An older one that is still being written is waited for first.
@@ -1403,27 +1552,19 @@ static void run_begin_checkpoint(Run* run, GPT<floatX>* g, Snapshot<floatX>* s) 
     if (run->control) { control_broadcast(run->control, "checkpoint", &s->writing, sizeof(s->writing), 0); }
     s->options = options_to_text(&run->opt);
     s->pieces.clear();
-    uint64_t elements = 0;
-    gpt_for_written(g, [&](int p, int l, size_t first, size_t n) {
-        state_pieces_add(&s->pieces, g->spec[p].offset + l * g->spec[p].part + first, n);
-        elements += n;
-    });
-    s->m.resize(elements);
-    s->v.resize(elements);
-    s->master.resize(g->has_master ? elements : 0);
-    s->model.resize(elements);
-    cudaStream_t stream = g->dev->stream;
-    size_t done = 0;
-    gpt_for_written(g, [&](int p, int l, size_t first, size_t n) {
-        const ParamSpec* spec = &g->spec[p];
-        const size_t at = l * spec->state_stride + (first - spec->first);
-        cudaCheck(cudaMemcpyAsync(s->m.data() + done, g->m[p] + at, n * sizeof(float), cudaMemcpyDeviceToHost, stream));
-        cudaCheck(cudaMemcpyAsync(s->v.data() + done, g->v[p] + at, n * sizeof(float), cudaMemcpyDeviceToHost, stream));
-        if (g->has_master) { cudaCheck(cudaMemcpyAsync(s->master.data() + done, g->master[p] + at, n * sizeof(float), cudaMemcpyDeviceToHost, stream)); }
-        cudaCheck(cudaMemcpyAsync(s->model.data() + done, gpt_param(g, (ParamId)p, l) + first, n * sizeof(floatX), cudaMemcpyDeviceToHost, stream));
-        done += n;
-    });
-    cudaCheck(cudaStreamSynchronize(stream));
+    gpt_for_written(g, [&](int p, int l, size_t first, size_t n) { state_pieces_add(&s->pieces, g->spec[p].offset + l * g->spec[p].part + first, n); });
+    run_checkpoint_bytes(g, &s->elements);
+    s->has_master = g->has_master;
+    for (int i = 0; i < NUM_WRITTEN && !s->direct; i++) {
+        const size_t bytes = gpt_written_bytes(g, i);
+        s->copy[i].resize(s->elements * bytes);
+        size_t done = 0;
+        gpt_for_written(g, [&](int p, int l, size_t first, size_t n) {
+            if (bytes) { gpt_copy_written(g, i, p, l, first, n, s->copy[i].data() + done); }
+            done += n * bytes;
+        });
+    }
+    cudaCheck(cudaStreamSynchronize(g->dev->stream));
     s->record = {run->position, (uint64_t)run->opt.seq_len, dataloader_digest(&run->train), g->num_parameters, (uint64_t)run->nonfinite_in_a_row};
     s->outliers[0] = run->loss_outliers;
     s->outliers[1] = run->norm_outliers;
@@ -1439,12 +1580,25 @@ static void run_begin_checkpoint(Run* run, GPT<floatX>* g, Snapshot<floatX>* s) 
     }
     s->ok = false;
     s->running = true;
-    s->thread = std::thread(snapshot_write<floatX>, s);
+    if (s->direct) { snapshot_write(s); } else { s->thread = std::thread(snapshot_write<floatX>, s); }
     run->saved_ms = clock_ms();
+    goodput_add(&run->goodput, GOODPUT_SAVING, (run->saved_ms - s->begin_ms) * 1e-3);
 }
 
-// What the checkpoint to resume from implies, unless the command line says otherwise: the master weights, which would be lost for good, and the data
-// order. llm.c's state stands for its FP32 masters and its order.
+// How an optimizer step is dealt out: B sequences to each rank in turn, until there are none left. The last ones to come may get fewer, or none.
+static void run_plan_batch(Run* run) {
+    Options* o = &run->opt;
+    const uint64_t micro_tokens = (uint64_t)o->batch_size * o->seq_len * run->ranks.size;
+    run->total_tokens = o->total_batch_tokens > 0 ? o->total_batch_tokens : micro_tokens;
+    run->accum = (int)CEIL_DIV(run->total_tokens, micro_tokens);
+    o->total_batch_tokens = (int64_t)run->total_tokens;  // what runs is recorded
+    require(run->total_tokens % micro_tokens == 0 || o->data_order != OPT_ORDER_LLMC, "choose a multiple, or --data-order sequence", "--total-batch-tokens %llu is not a multiple of "
+            "--batch-size %d times --seq-len %d times %d processes = %llu, which llm.c's data order needs", (unsigned long long)run->total_tokens, o->batch_size, o->seq_len, run->ranks.size,
+            (unsigned long long)micro_tokens);
+}
+
+// What the checkpoint to resume from implies, unless the command line says otherwise: the master weights, which would be lost for good, the data order, and
+// the tokens of a step, so that other processes go on with the same training. llm.c's state stands for its FP32 masters and its order.
 static void run_adopt_checkpoint(Run* run, int num_ranks) {
     Options* o = &run->opt;
     char path[FILE_PATH_MAX];
@@ -1471,7 +1625,8 @@ static void run_adopt_checkpoint(Run* run, int num_ranks) {
         StateReader r;
         fileCheck(state_read_open(&r, path, &error), &error);
         for (const OptionDiff& d : options_diff(r.config, options_to_text(o))) {
-            if ((d.name != "data_order" && (d.name != "master_dtype" || file_dtype == FILE_F32)) || !d.in_before || options_is_set(o, d.name.c_str())) { continue; }
+            const bool keeps = d.name == "data_order" || (d.name == "master_dtype" && file_dtype != FILE_F32) || (d.name == "total_batch_tokens" && atoll(d.before.c_str()) % o->seq_len == 0);
+            if (!keeps || !d.in_before || options_is_set(o, d.name.c_str())) { continue; }
             const OptionSpec* spec = option_find(d.name.c_str(), d.name.size());
             option_store(o, spec, option_long_name(spec).c_str(), d.before.c_str());  // a choice: nothing points into d
             printf("resume: %s stays %s, as in the checkpoint\n", option_long_name(spec).c_str(), d.before.c_str());
@@ -1495,16 +1650,17 @@ static void run_load_llmc_state(Run* run, GPT<floatX>* g) {
     for (int p = 0; p < NUM_PARAMS; p++) { tensors[p] = {(uint64_t)g->spec[p].layers, g->spec[p].part}; }
     fileCheck(llmc_state_open(&s, o->output_dir, run->resumed_step, tensors, NUM_PARAMS, &error), &error);
     std::vector<float> buffer(COPY_CHUNK);
-    auto read = [&](LlmcStateArray array, float* const* to) {
+    auto read = [&](LlmcStateArray array, int to) {
         llmc_state_begin(&s, array);
         gpt_for_pieces(g->spec, [&](int p, int l, size_t at, size_t n) {
             fileCheck(llmc_state_next(&s, buffer.data(), n, &error), &error);
-            gpt_put_state(&g->spec[p], to[p], l, at, buffer.data(), n);
+            size_t begin = 0, i = 0, held = gpt_held(&g->spec[p], at, n, &begin, &i);
+            if (held) { gpt_put_written(g, to, p, l, i, buffer.data() + begin, held); }
         });
     };
-    read(LLMC_STATE_M, g->m);
-    read(LLMC_STATE_V, g->v);
-    if (s.has_master && g->has_master) { read(LLMC_STATE_MASTER, g->master); }
+    read(LLMC_STATE_M, WRITTEN_M);
+    read(LLMC_STATE_V, WRITTEN_V);
+    if (s.has_master && g->has_master) { read(LLMC_STATE_MASTER, WRITTEN_MASTER); }
     else if (s.has_master && sizeof(floatX) == 4) {
         llmc_state_begin(&s, LLMC_STATE_MASTER);
         gpt_for_pieces(g->spec, [&](int p, int l, size_t at, size_t n) {
@@ -1533,7 +1689,8 @@ static void run_load_llmc_state(Run* run, GPT<floatX>* g) {
 
 // The arrays of the optimizer that this rank holds, from whatever ranks wrote them.
 template <class floatX>
-static void run_read_state(GPT<floatX>* g, StateSet* set, const char* name, float* const* tensors) {
+static void run_read_state(GPT<floatX>* g, StateSet* set, int array) {
+    const char* name = written_names[array];
     FileError error;
     std::vector<float> buffer(COPY_CHUNK);
     for (int p = 0; p < NUM_PARAMS; p++) {
@@ -1542,7 +1699,7 @@ static void run_read_state(GPT<floatX>* g, StateSet* set, const char* name, floa
             for (size_t at = 0; at < s->held; at += COPY_CHUNK) {
                 size_t n = s->held - at < COPY_CHUNK ? s->held - at : COPY_CHUNK;
                 fileCheck(state_set_read(set, name, s->offset + l * s->part + s->first + at, n, buffer.data(), &error), &error);
-                cudaCheck(cudaMemcpy(tensors[p] + l * s->state_stride + at, buffer.data(), n * sizeof(float), cudaMemcpyHostToDevice));
+                gpt_put_written(g, array, p, l, at, buffer.data(), n);
             }
         }
     }
@@ -1583,11 +1740,11 @@ static void run_load_state(Run* run, GPT<floatX>* g) {
     } else if ((run->train.order == DATA_ORDER_LLMC) != (order != NULL)) {
         printf("resume: --data-order changed: the data goes on in the new order after as many tokens\n");
     }
-    run_read_state(g, &set, "m", g->m);
-    run_read_state(g, &set, "v", g->v);
+    run_read_state(g, &set, WRITTEN_M);
+    run_read_state(g, &set, WRITTEN_V);
     const bool masters = state_set_has(&set, "master");
     if (g->has_master) {
-        if (masters) { run_read_state(g, &set, "master", g->master); }
+        if (masters) { run_read_state(g, &set, WRITTEN_MASTER); }
         else if (set.model_dtype != FILE_F32) { printf("resume: the checkpoint has no float32 masters; they start from the weights of its model file\n"); }
     } else if (sizeof(floatX) == 4 && masters) {  // in float32 the parameters are the masters
         std::vector<float> buffer(COPY_CHUNK);
@@ -1633,6 +1790,24 @@ static void gpt_evaluate(GPT<floatX>* g, const int* inputs, const int* targets) 
     gpt_head(g, N, 0.0f);
 }
 
+// inputs, targets (B,T), T padded: `rows` sequences of the loader from `position` on. What fills up has no target: rows beyond are copies of the first, so that
+// they do not move a scale; positions beyond --seq-len repeat the last token.
+static void run_read(Run* run, DataLoader* loader, uint64_t position, int rows) {
+    const int B = run->opt.batch_size, T = run->opt.seq_len, Tp = (int)(run->inputs.size() / B);
+    int *inputs = run->inputs.data(), *targets = run->targets.data();
+    dataloader_read(loader, inputs, targets, rows ? rows : 1, position);
+    for (int b = max(rows, 1) - 1; Tp > T && b >= 0; b--) {  // from the last on: they move apart in place
+        memmove(inputs + (size_t)b * Tp, inputs + (size_t)b * T, T * sizeof(int));
+        memmove(targets + (size_t)b * Tp, targets + (size_t)b * T, T * sizeof(int));
+        for (int t = T; t < Tp; t++) {
+            inputs[(size_t)b * Tp + t] = inputs[(size_t)b * Tp + T - 1];
+            targets[(size_t)b * Tp + t] = NO_TARGET;
+        }
+    }
+    for (int b = max(rows, 1); b < B; b++) { memcpy(inputs + (size_t)b * Tp, inputs, Tp * sizeof(int)); }
+    for (int i = rows * Tp; i < B * Tp; i++) { targets[i] = NO_TARGET; }
+}
+
 // Batches of one validation, over all ranks. llm.c's order: as many as asked for on each rank, from the start again when the data ends. Else: no sequence
 // twice, unless there are fewer than B, whatever the number of ranks.
 static uint64_t run_val_batches(const Run* run) {
@@ -1648,18 +1823,19 @@ static uint64_t run_val_batches(const Run* run) {
 template <class floatX>
 static float run_validate(Run* run, GPT<floatX>* g) {
     const int B = g->B, N = B * g->T;
+    const double tokens = (double)B * run->opt.seq_len;
     const uint64_t batches = run_val_batches(run);
     double sum = 0.0;
     run_note(run, "validation", false);
     for (uint64_t i = run->ranks.rank; i < batches; i += run->ranks.size) {
-        dataloader_read(&run->val, run->inputs.data(), run->targets.data(), B, i * B);
+        run_read(run, &run->val, i * B, B);
         gpt_evaluate(g, run->inputs.data(), run->targets.data());
         cudaStream_t stream = g->dev->stream;
         sum_all(g->acts.scalars, g->acts.losses, N, stream);
         float loss = 0.0f;
         cudaCheck(cudaMemcpyAsync(&loss, g->acts.scalars, sizeof(float), cudaMemcpyDeviceToHost, stream));
         cudaCheck(cudaStreamSynchronize(stream));
-        sum += loss / N;
+        sum += loss / tokens;
     }
     run_sum(run, "validation", &sum, 1);
     return (float)(sum / batches);
@@ -1670,7 +1846,7 @@ static void run_open_eval(Run* run, int vocab_size) {
     const Options* o = &run->opt;
     FileError error;
     if (!o->hellaswag) { return; }
-    run->has_eval = eval_loader_init(&run->eval, o->eval_data, o->seq_len, vocab_size, run->ranks.rank, run->ranks.size, &error);
+    run->has_eval = eval_loader_init(&run->eval, o->eval_data, gpt_padded_seq_len(o->seq_len, o->dtype == OPT_DTYPE_FLOAT8), vocab_size, run->ranks.rank, run->ranks.size, &error);
     if (run->has_eval) { return; }
     if (error.code != ENOENT || options_is_set(o, "eval_data")) { fileCheck(false, &error); }
     printf("HellaSwag eval not found at %s, skipping its evaluation\nYou can run `python3 dev/data/hellaswag.py` to make it, then use it with `-h 1`.\n", o->eval_data);
@@ -1765,7 +1941,7 @@ static void run_sample(Run* run, GPT<floatX>* g) {
     printf("generating:\n---\n");
     if (prompted) { for (int id : tokens) { tokenizer_print(t, stdout, id); } }
     while (tokens.size() < end) {
-        const int context = sample_context(tokens.size(), g->T);
+        const int context = sample_context(tokens.size(), o->seq_len);
         if (context <= cached) { cached = 0; }  // it slid
         gpt_next_logits(g, tokens.data() + tokens.size() - context, context, &cached, &logits);
         int next = sample_softmax(logits.data(), g->config.vocab_size, random_f32(&rng), o->temperature, o->top_k);
@@ -1784,15 +1960,6 @@ static void run_sample(Run* run, GPT<floatX>* g) {
 }
 
 // ---------------------------------------------------------------------------- [J] main loop
-
-static std::string duration_text(double seconds) {
-    char text[32];
-    long s = (long)(seconds + 0.5);
-    if (s >= 86400) { snprintf(text, sizeof(text), "%ldd%02ldh", s / 86400, s / 3600 % 24); }
-    else if (s >= 3600) { snprintf(text, sizeof(text), "%ldh%02ldm", s / 3600, s / 60 % 60); }
-    else { snprintf(text, sizeof(text), "%ldm%02lds", s / 60, s % 60); }
-    return text;
-}
 
 #define MAX_NONFINITE_IN_A_ROW 10  // such steps change nothing; so many of them will not heal
 
@@ -1836,6 +2003,15 @@ static void run_print_fp8_stats(GPT<floatX>* g) {
     g->micro_steps = g->updates = 0;
 }
 
+// What the last step cost between the ranks.
+static void run_print_comm(Run* run) {
+    double busy, exposed;
+    comm_times(&run->comm, &busy, &exposed);
+    printf("sent by each rank and step, MiB:");
+    for (int c = 0; c < NUM_COMM_CLASSES; c++) { printf(" %s %.3f%s", comm_class_names[c], run->comm.bytes[c] / 1048576.0, c + 1 < NUM_COMM_CLASSES ? "," : ""); }
+    printf(" | collectives %.2f ms: %.2f hidden, %.2f exposed\n", busy, busy - exposed, exposed);
+}
+
 // One optimizer step: accum micro-steps, then the update unless it is to be skipped; prints and logs.
 template <class floatX>
 static void run_train_step(Run* run, GPT<floatX>* g) {
@@ -1843,16 +2019,17 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
     const double begin = clock_ms();
     const int B = g->B, T = g->T;
     comm_clear(&run->comm);
+    const int64_t sequences = (int64_t)(run->total_tokens / o->seq_len);
     for (int micro = 0; micro < run->accum; micro++) {
         DataLoader* loader = o->overfit_single_batch ? &run->val : &run->train;
-        uint64_t position = (o->overfit_single_batch ? 0 : run->position) + ((uint64_t)micro * run->ranks.size + run->ranks.rank) * B;
+        const int64_t first = ((int64_t)micro * run->ranks.size + run->ranks.rank) * B;  // of the sequences of this step
         run_note(run, "a training step", micro == run->accum - 1);
-        dataloader_read(loader, run->inputs.data(), run->targets.data(), B, position);
-        gpt_micro_step(g, run->inputs.data(), run->targets.data(), B, T, micro, run->accum);
+        run_read(run, loader, (o->overfit_single_batch ? 0 : run->position) + (first < sequences ? first : 0), (int)max((int64_t)0, min(sequences - first, (int64_t)B)));
+        gpt_micro_step(g, run->inputs.data(), run->targets.data(), B, T, micro, run->accum, run->total_tokens);
     }
-    run->position += run->total_tokens / T;
+    run->position += sequences;
     float loss, norm, wishes[2] = {run_signal() ? 1.0f : 0.0f, o->save_every_minutes > 0 && clock_ms() - run->saved_ms >= o->save_every_minutes * 60e3 ? 1.0f : 0.0f};
-    gpt_loss_and_norm(g, B * T, run->accum, &loss, &norm, wishes);  // all ranks hear of it in the same step
+    gpt_loss_and_norm(g, B * T, run->total_tokens, &loss, &norm, wishes);  // all ranks hear of it in the same step
     run->stop = run->stop || wishes[0] > 0.0f;
     run->save = wishes[1] > 0.0f;
     run_note(run, "an update", run->comm.size > 1 && o->zero_stage == 1);
@@ -1872,6 +2049,8 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
     cudaCheck(cudaStreamSynchronize(g->dev->stream));
     const double ms = clock_ms() - begin;
     run->step++;
+    goodput_add(&run->goodput, GOODPUT_TRAINING, ms * 1e-3);
+    goodput_tick(&run->goodput, run->step, unix_seconds());
     if (run->control && o->check_ranks_every && run->step % o->check_ranks_every == 0) { run_check_ranks(run, g); }
     float tokens_per_second = (float)(run->total_tokens / ms * 1e3);
     if (run->ms_count++ == 0) {  // it plans and warms up, and does not count in averages
@@ -1887,18 +2066,18 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
         const ModelHeader* c = &g->config;
         char mfu[32] = "n/a bf16 MFU";  // no peak is known: another GPU than mfu.h has, or the CPU device
         const double percent = sizeof(floatX) == 4 ? 200.0 : 100.0;  // TF32 has half the peak
-        if (g->dev->peak) { snprintf(mfu, sizeof(mfu), "%.1f%% bf16 MFU", percent * mfu_share(g->dev->peak, (double)g->num_parameters, c->num_layers, c->channels, T, run->total_tokens / ms * 1e3)); }
+        const double rate = run->total_tokens / ms * 1e3;
+        if (g->dev->peak) { snprintf(mfu, sizeof(mfu), "%.1f%% bf16 MFU", percent * mfu_share(g->dev->peak, (double)g->num_parameters, c->num_layers, c->channels, o->seq_len, rate)); }
         printf("step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %s | %.0f tok/s\n", run->step, run->num_steps, loss, loss_z, norm, norm_z, lr, ms,
                mfu, tokens_per_second);  // llm.c's line, which other programs read: what is new has lines of its own
         if (run->step < run->num_steps && run->ms_count > 1 && clock_ms() - run->eta_printed_ms >= 20e3) {
             if (run->comm.size > 1) {
-                double busy, exposed;
-                comm_times(&run->comm, &busy, &exposed);
-                printf("%18ssent by each rank and step, MiB:", "");
-                for (int c = 0; c < NUM_COMM_CLASSES; c++) { printf(" %s %.3f%s", comm_class_names[c], run->comm.bytes[c] / 1048576.0, c + 1 < NUM_COMM_CLASSES ? "," : ""); }
-                printf(" | collectives %.2f ms, %.2f of them exposed\n", busy, exposed);
+                printf("%18s", "");
+                run_print_comm(run);
             }
-            printf("%18sETA %s\n", "", duration_text((run->num_steps - run->step) * (double)run->total_tokens / tokens_per_second).c_str());
+            char eta[24], goodput[GOODPUT_TEXT_MAX];
+            goodput_duration(eta, (run->num_steps - run->step) * (double)run->total_tokens / tokens_per_second);
+            printf("%18sETA %s | %s\n", "", eta, goodput_text(&run->goodput, goodput));
             run->eta_printed_ms = clock_ms();
         }
         fflush(stdout);
@@ -1954,8 +2133,8 @@ static void run_open_data(Run* run, int vocab_size) {
     if (run->val.num_sequences < (uint64_t)o->batch_size && o->val_steps != 0 && o->data_order == OPT_ORDER_SEQUENCE) {
         printf("note: the validation data has %llu sequences, fewer than --batch-size %d: some count twice\n", (unsigned long long)run->val.num_sequences, o->batch_size);
     }
-    run->inputs.resize((size_t)o->batch_size * o->seq_len);
-    run->targets.resize((size_t)o->batch_size * o->seq_len);
+    run->inputs.resize((size_t)o->batch_size * gpt_padded_seq_len(o->seq_len, o->dtype == OPT_DTYPE_FLOAT8));
+    run->targets.resize(run->inputs.size());
 }
 
 // llm.c's parameter table from the device on, then what only this program has.
@@ -1993,16 +2172,17 @@ static void run_print_model(Run* run, GPT<floatX>* g, const char* origin) {
     printf("num_parameters: %llu => bytes: %llu\n", (unsigned long long)g->num_parameters, (unsigned long long)(g->num_parameters * sizeof(floatX)));
     printf("allocated %llu MiB for model parameters\n", (unsigned long long)(g->num_parameters * sizeof(floatX) >> 20));
     if (!o->sample_only) {
-        printf("batch_size B=%d * seq_len T=%d * num_processes=%d and total_batch_size=%llu\n=> setting grad_accum_steps=%d\n", g->B, g->T, run->ranks.size,
+        printf("batch_size B=%d * seq_len T=%d * num_processes=%d and total_batch_size=%llu\n=> setting grad_accum_steps=%d\n", g->B, o->seq_len, run->ranks.size,
                (unsigned long long)run->total_tokens, run->accum);
     }
     if (!o->sample_only) {
-        size_t state = 0;
-        for (int p = 0; p < NUM_PARAMS; p++) { state += g->spec[p].layers * g->spec[p].state_stride * sizeof(float); }
+        size_t state = 0;  // elements
+        for (int p = 0; p < NUM_PARAMS; p++) { state += g->spec[p].layers * g->spec[p].state_stride; }
+        const size_t m = state * moment_m_bytes(g->moment_type), v = state * moment_v_bytes(g->moment_type);
         printf("allocating %zu MiB for parameter gradients\nallocating %zu MiB for activations\n", run->dev.allocated[MEM_GRADIENTS] >> 20,
                (run->dev.allocated[MEM_ACTIVATIONS] + run->dev.allocated[MEM_SCRATCH]) >> 20);
-        printf("allocating %zu MiB for AdamW optimizer state m\nallocating %zu MiB for AdamW optimizer state v\n", state >> 20, state >> 20);
-        if (g->has_master) { printf("allocating %zu MiB for master copy of params\n", state >> 20); }
+        printf("allocating %zu MiB for AdamW optimizer state m\nallocating %zu MiB for AdamW optimizer state v\n", m >> 20, v >> 20);
+        if (g->has_master) { printf("allocating %zu MiB for master copy of params\n", state * sizeof(float) >> 20); }
     }
     const size_t MiB = 1 << 20, sequence_bytes = (run->dev.allocated[MEM_ACTIVATIONS] + run->dev.allocated[MEM_SCRATCH]) / g->B;
     size_t free_bytes = 0, all_bytes = 0;
@@ -2010,7 +2190,7 @@ static void run_print_model(Run* run, GPT<floatX>* g, const char* origin) {
     printf("device memory usage: %zu MiB / %zu MiB\n", (all_bytes - free_bytes) / MiB, all_bytes / MiB);
     printf("memory per sequence: %zu MiB\n -> estimated maximum batch size: %zu\n", sequence_bytes / MiB, g->B + free_bytes / (sequence_bytes ? sequence_bytes : 1));
     device_print_memory(&run->dev, stdout);
-    if (g->T < c->max_seq_len && !o->sample_only) { printf("note: --seq-len %d is shorter than the model's %d positions; those beyond are not trained\n", g->T, c->max_seq_len); }
+    if (g->T < c->max_seq_len && !o->sample_only) { printf("note: --seq-len %d is shorter than the model's %d positions; those beyond are not trained\n", o->seq_len, c->max_seq_len); }
     fflush(stdout);
 }
 
@@ -2047,7 +2227,7 @@ static void run_main(Run* run, bool fp8) {
         printf("note: the tokenizer '%s' has %u tokens, the model only %d: it is not used\n", run->tokenizer_path.c_str(), run->tokenizer.vocab_size, config.vocab_size);
         tokenizer_free(&run->tokenizer);
     }
-    if (o->sample_only && !options_is_set(o, "seq_len")) { o->seq_len = config.max_seq_len; }
+    if (o->sample_only && !options_is_set(o, "seq_len")) { o->seq_len = fp8 && config.max_seq_len >= 16 ? config.max_seq_len / 16 * 16 : config.max_seq_len; }
     gpt_check_config(&config, o->batch_size, o->seq_len, fp8);
     if (!o->sample_only) { run_open_data(run, config.vocab_size); }
     if (!o->sample_only) { run_open_eval(run, config.vocab_size); }
@@ -2058,12 +2238,13 @@ static void run_main(Run* run, bool fp8) {
     for (int i = 0; i < NUM_LINEARS; i++) { if (largest < g->spec[linear_weight[i]].stride) { largest = g->spec[linear_weight[i]].stride; } }
     comm_reserve(&run->comm, largest);
     g->gelu_fusion = fp8 ? 0 : o->gelu_fusion;
+    g->moment_type = o->moment_dtype == OPT_MOMENT_FLOAT8 ? MOMENT_F8 : o->moment_dtype == OPT_MOMENT_BFLOAT16 ? MOMENT_BF16 : MOMENT_F32;
     if (!o->sample_only) { gpt_alloc_training(g); }
     gpt_alloc_activations(g, o->batch_size, o->seq_len, o->recompute);
     run_print_model(run, g, model_path[0] ? model_path : gpt_sizes_given(o) ? "random" : o->model);
     if (!o->sample_only) { gpt_plan(g); }
     if (o->sample_every || o->sample_only) {
-        gpt_plan_sampling(g, run->sample_start.size(), run_sample_end(run));
+        gpt_plan_sampling(g, o->seq_len, run->sample_start.size(), run_sample_end(run));
     }
     if (model_path[0]) { gpt_load_model(g, &file); }
     else if (o->init == OPT_INIT_FAST) { gpt_init_fast(g, o->seed); }
@@ -2078,16 +2259,23 @@ static void run_main(Run* run, bool fp8) {
         gpt_free(g);
         return;
     }
-    fileCheck(logger_init(&run->logger, run->ranks.rank == 0 ? o->output_dir : NULL, o->resume ? (run->resumed_step < 0 ? 0 : run->resumed_step) : -1, &error), &error);
+    const char* log_folder = run->ranks.rank == 0 ? o->output_dir : NULL;
+    const int log_step = o->resume ? (run->resumed_step < 0 ? 0 : run->resumed_step) : -1;
+    fileCheck(logger_init(&run->logger, log_folder, log_step, &error), &error);
+    goodput_open(&run->goodput, log_folder, log_step, unix_seconds() - (clock_ms() - run->began_ms) * 1e-3);
+    if (run->goodput.note[0]) { printf("note: %s\n", run->goodput.note); }
 
     if (o->output_dir[0]) { for (int each : {SIGTERM, SIGINT, SIGUSR1}) { signal(each, run_on_signal); } }
+    if (o->output_dir[0]) { run_forecast_checkpoint(run, g, snapshot); }
     run->saved_ms = clock_ms();
     if (o->output_dir[0] && !o->checkpoint_every && o->save_every_minutes == 0) {
         printf("note: without --checkpoint-every (-n) only a signal that ends the run writes a checkpoint into '%s'\n", o->output_dir);
     }
+    goodput_add(&run->goodput, GOODPUT_LOADING, (clock_ms() - run->began_ms) * 1e-3);
     if (run->step >= run->num_steps) { printf("nothing to train: step %d of %d is reached already\n", run->step, run->num_steps); }
     for (;;) {
         error_context()->step = run->step;
+        const double evaluation = clock_ms();
         const bool last = run->step >= run->num_steps, val_now = last || (o->val_every && run->step % o->val_every == 0);
         if (o->val_steps != 0 && val_now && !run->stop) {
             float loss = run_validate(run, g);
@@ -2099,6 +2287,7 @@ static void run_main(Run* run, bool fp8) {
             run_note(run, "sampling", false);
             run_sample(run, g);
         }
+        goodput_add(&run->goodput, GOODPUT_EVALUATING, (clock_ms() - evaluation) * 1e-3);
         const bool due = o->checkpoint_every && (last || (run->step > 0 && run->step % o->checkpoint_every == 0));
         if ((due || run->save || (run->stop && o->output_dir[0])) && run->step != run->resumed_step) {
             run_begin_checkpoint(run, g, snapshot);
@@ -2113,7 +2302,13 @@ static void run_main(Run* run, bool fp8) {
         }
         run_train_step(run, g);
     }
-    if (run->ms_count > 0) { printf("total average iteration time: %f ms\n", run->ms_count > 1 ? run->ms_sum / (run->ms_count - 1) : run->ms_first); }
+    if (run->ms_count > 0 && run->comm.size > 1) { run_print_comm(run); }
+    goodput_end(&run->goodput, run->exit_code == EXIT_SAVED ? GOODPUT_SAVED : GOODPUT_DONE, run->step, unix_seconds());
+    char goodput[GOODPUT_TEXT_MAX];
+    if (run->ms_count > 0) {
+        printf("%s\n", goodput_text(&run->goodput, goodput));
+        printf("total average iteration time: %f ms\n", run->ms_count > 1 ? run->ms_sum / (run->ms_count - 1) : run->ms_first);  // last, as in llm.c
+    }
     gpt_free(g);
 }
 
@@ -2122,6 +2317,7 @@ static int trainer_main(int argc, char** argv) {
     Run* run = new Run();
     Options* o = &run->opt;
     FileError error;
+    run->began_ms = clock_ms();
     error_context()->before_exit = profile_print_ring;
     signal(SIGXFSZ, SIG_IGN);  // a file size limit is then an error of the write, with a message
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -2153,11 +2349,6 @@ static int trainer_main(int argc, char** argv) {
     run->resumed_step = -1;
     run->folder_lock = -1;
     run->order_ranks = run->ranks.size;
-    const uint64_t micro_tokens = (uint64_t)o->batch_size * o->seq_len * run->ranks.size;
-    run->total_tokens = o->total_batch_tokens > 0 ? o->total_batch_tokens : micro_tokens;
-    run->accum = (int)(run->total_tokens / micro_tokens);
-    require(run->total_tokens % micro_tokens == 0, "choose a multiple, or leave --total-batch-tokens out for one micro-step", "--total-batch-tokens %llu is not a multiple of --batch-size %d "
-            "times --seq-len %d times %d processes = %llu", (unsigned long long)run->total_tokens, o->batch_size, o->seq_len, run->ranks.size, (unsigned long long)micro_tokens);
     if (o->output_dir[0] && !o->sample_only && run->ranks.rank == 0) {
         int removed = 0;
         bool created = access(o->output_dir, F_OK) != 0;
@@ -2195,6 +2386,7 @@ static int trainer_main(int argc, char** argv) {
         std::string log = std::string(o->output_dir) + "/main.log";
         if (access(log.c_str(), F_OK) == 0 && rename(log.c_str(), (log + ".old").c_str()) == 0) { printf("main.log of an earlier run is now main.log.old\n"); }
     }
+    run_plan_batch(run);
     options_print_llmc(o, stdout, (long long)run->total_tokens);
     run_open_gpu_info(run);
     run_open_tokenizer(run);

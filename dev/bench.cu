@@ -266,8 +266,8 @@ static void bench_step(GPT<floatX>* g, const Options* o, int step, float* loss, 
     bench_tokens(&inputs, g->config.vocab_size, 2 * step);
     bench_tokens(&targets, g->config.vocab_size, 2 * step + 1);
     double begin = clock_ms();
-    gpt_micro_step(g, inputs.data(), targets.data(), g->B, g->T, 0, 1);
-    gpt_loss_and_norm(g, g->B * g->T, 1, loss, norm);
+    gpt_micro_step(g, inputs.data(), targets.data(), g->B, g->T, 0, 1, (uint64_t)g->B * g->T);
+    gpt_loss_and_norm(g, g->B * g->T, (uint64_t)g->B * g->T, loss, norm);
     double middle = clock_ms();
     if (isfinite(*loss) && isfinite(*norm)) { gpt_update(g, o, o->learning_rate, *norm, step); }
     cudaCheck(cudaStreamSynchronize(g->dev->stream));

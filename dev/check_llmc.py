@@ -228,7 +228,7 @@ def check_loop():
     for line in ("Writing model to loop/model_00000002.bin", "Writing state to loop/state_00000002_00000.bin"):
         c.check(line in r.lines, line, str(r))
     c.check("created directory: loop" not in r.lines, "an existing folder is not created", str(r))
-    c.check(files("loop") == sorted(expected_files([5]) + [f for f in files("loop") if f.startswith("main.log")]), "loop: files", files("loop"))
+    c.check(files("loop") == sorted(expected_files([5]) + [f for f in files("loop") if f.startswith(("main.log", "goodput.log"))]), "loop: files", files("loop"))
     check_log(r, "loop", "-y 0 wipes it, ")
     for b in (1, 3):
         odd = train(f"{DATA} -e small.bin -b {b} -t 64 -l 0 -v 0 -s 0 -m 0 -h 1 -x 0")

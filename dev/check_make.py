@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
 """check_make.py - the Makefile, setup.sh and run_tests.sh do what they say, on machines that are made up: stubs of nvcc, nvidia-smi, apt-get on PATH
 
-Everything happens in a temporary folder with the real Makefile and scripts and with sources of three lines, so nothing depends on what is installed here.
+Everything happens in a temporary folder with the real Makefile and scripts and with sources of three lines, so nothing depends on what is installed here; but
+for the last part, which compiles the real trainer with this machine's compilers, without NCCL, without MPI, and without both.
 """
 import os
+import random
+import re
 import shutil
+import subprocess
 import tempfile
+import time
 
-from checking import Checks, ROOT, read, run
+from checking import Checks, ROOT, clean_environment, read, run
+from llmc_files import Run, V, random_tokens, shard
 
 c = Checks()
 tmp = tempfile.mkdtemp(prefix="check_make.")
@@ -193,6 +199,74 @@ for name, tools, args, wanted, unwanted, log in [
         c.check(text in done, f"setup.sh: {name}", f"{text!r} was not called: {done}")
     c.check(log or not done, f"setup.sh: {name}", f"called {done}")
     c.check("setup" in out or not wanted, f"setup.sh: {name}", out)
+
+# ---- the trainer without NCCL or MPI
+
+
+def compile_as(target, variables, output, **changes):
+    """Runs the Makefile's own command for a target of the repository, with other words and another output; nothing in the repository changes. None: it has none."""
+    code, out = run(f"make -n -W train_gpt_fp8.cu {target} {variables}", env=clean_environment())
+    command = [line for line in out.splitlines() if f" -o {target} " in line]
+    if code or len(command) != 1:
+        return None
+    words = re.sub(r"-MF \S+", f"-MF {output}.d", command[0]).replace(f" -o {target} ", f" -o {output} ")
+    for before, after in changes.items():
+        words = words.replace(f"-{before} ", f"-{after} ")
+    return run(words, timeout=120)
+
+
+def several(program, words, P):
+    """P processes of it that meet by a shared folder: their exit codes, outputs and standard errors."""
+    folder = tempfile.mkdtemp(dir=tmp)
+    processes = [subprocess.Popen([program] + words + f"-pn {P} -pr {r} -pi fs -pf {folder}".split(), cwd=tmp, env=dict(clean_environment(), OMP_NUM_THREADS="1"), stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace") for r in range(P)]
+    try:
+        texts = [p.communicate(timeout=60) for p in processes]
+    finally:
+        for p in processes:
+            p.kill()
+    return [p.returncode for p in processes], [x[0] for x in texts], [x[1] for x in texts]
+
+
+def build_without(variables):
+    """Without optimization, which takes a quarter of the time."""
+    program = os.path.join(tmp, "train_" + re.sub(r"\W", "", variables))
+    built = compile_as("train_gpt_fp8_cpu", f"{variables} WERROR=1 ONEDNN=0", program, O3="O0")
+    c.check(built is not None and built[0] == 0, f"make cpu {variables} compiles", built and built[1][-3000:])
+    if built is None or built[0]:
+        return
+    words = f"--train-data some.bin --val-data some.bin --seq-len 32 --layers 1 --heads 2 --channels 32 --vocab-size {V} --dtype float32 -b 1 -x 2 --val-every 0 --val-steps 0 --sample-every 0".split()
+    code, out = run([program] + words, cwd=tmp, env=clean_environment(), timeout=60)
+    c.check(code == 0 and len(Run("", code, out, "").losses) == 2, f"{variables}: one process trains", out[-3000:])
+    began = time.monotonic()
+    codes, outs, errs = several(program, words, 2)
+    what = f"exit codes {codes} after {time.monotonic() - began:.1f} s\n{outs}\n{errs}"
+    if "NCCL=0" in variables:
+        c.check(codes == [1, 1] and "".join(errs).count("ERROR") == 1 and "without NCCL" in "".join(errs) and "HINT" in "".join(errs), f"{variables}: two processes end with one message", what)
+        c.check(time.monotonic() - began < 30, f"{variables}: two processes end at once", what)
+    else:
+        c.check(codes == [0, 0] and len(Run("", 0, outs[0], "").losses) == 2 and not outs[1] and not any(errs), f"{variables}: two processes train", what)
+    if "MPI=0" in variables:
+        mpirun = {f"OMPI_COMM_WORLD_{name}": value for name, value in (("RANK", "0"), ("SIZE", "2"), ("LOCAL_RANK", "0"), ("LOCAL_SIZE", "2"))}
+        code, out = run([program] + words + ["-pi", "mpi"], cwd=tmp, env=dict(clean_environment(), **mpirun), timeout=60)
+        c.check(code == 1 and out.count("ERROR") == 1 and "without MPI" in out, f"{variables}: -pi mpi", out)
+
+
+def build_gpu_without():
+    built = compile_as("train_gpt_fp8", "NCCL=0 MPI=0 ARCH=90a", os.path.join(tmp, "train.o"), O3="c -Werror all-warnings -O3")
+    if built is None:
+        c.skip("make gpu NCCL=0 MPI=0", "no nvcc")
+        return
+    c.check(built[0] == 0, "make gpu NCCL=0 MPI=0 compiles", built[1][-3000:])
+
+
+shard(os.path.join(tmp, "some.bin"), random_tokens(random.Random(1), 2000))
+for variables in ("NCCL=0 MPI=0", "NCCL=0 MPI=1", "NCCL=1 MPI=0"):
+    if "MPI=1" in variables and shutil.which("mpicxx") is None:
+        c.skip(f"make cpu {variables}", "no mpicxx")
+    else:
+        c.section(f"make cpu {variables}", lambda: build_without(variables), 200)
+c.section("make gpu NCCL=0 MPI=0", build_gpu_without, 200)
 
 shutil.rmtree(tmp)
 c.end()

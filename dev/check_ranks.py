@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 
-from checking import Checks, run, trainer
+from checking import Checks, clean_environment, run, trainer
 from llmc_files import LlmcLoader, Run, Shape, V, get, lookup_loss, model_bytes, put, questions_file, random_tokens, read_model, shard, weights
 
 parser = argparse.ArgumentParser()
@@ -38,9 +38,7 @@ PYTHON = next((p for p in (sys.executable, "/usr/bin/python3") if os.path.exists
 TORCHRUN = """import torch.distributed.elastic.multiprocessing.api as api, torch.distributed.run as run
 api.Std.from_str = classmethod(lambda cls, text: cls(int(text)))
 run.main()"""
-LAUNCHERS = ("OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "GPT_", "GLOO_", "NCCL_")
-CLEAN = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}  # this may itself run under a launcher
-CLEAN.update(OMP_NUM_THREADS="1", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", TMPDIR=tmp)
+CLEAN = dict(clean_environment(), OMP_NUM_THREADS="1", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", TMPDIR=tmp)
 program = trainer(c, args.program)
 
 # ---------------------------------------------------------------------------- jobs of several processes
@@ -87,7 +85,7 @@ class Job:
         port = free_port()
         words = arguments.split()
         self.commands, self.environments = [], []
-        for r in range(1 if kind in ("alone", "mpirun", "torchrun itself") else P):
+        for r in range(1 if kind in ("alone", "mpirun", "torchrun itself", "script") else P):
             env, more = dict(CLEAN, CHECK_RANKS_JOB=f"{tmp}/{self.name}"), []
             command = (wrap(r) if wrap else []) + [program] + words + (each(r) if each else [])
             if kind == "torchrun":
@@ -101,6 +99,8 @@ class Job:
                 more = ["-pn", str(P), "-pr", str(r), "-pi", "fs", "-pf", tmp]
             elif kind == "mpirun":
                 command = [MPIRUN, "-np", str(P), "--oversubscribe"] + command
+            elif kind == "script":
+                command = ["bash"] + words
             elif kind == "torchrun itself":
                 command = [PYTHON, "-c", TORCHRUN, "--no_python", f"--nproc_per_node={P}", f"--master_port={port}"] + command
             self.commands.append(command + more)
@@ -143,6 +143,16 @@ class Job:
             time.sleep(0.01)
         return False
 
+    def send(self, rank, what):
+        """A signal to a rank. False: it is gone, or was never there."""
+        try:
+            pid = self.pid(rank)
+            if pid:
+                os.kill(pid, what)
+            return pid is not None
+        except ProcessLookupError:
+            return False
+
     def kill(self):
         for pid in self.alive():
             try:
@@ -168,12 +178,51 @@ class Job:
         return Result(self.what, [124 if late and p.returncode == 0 else p.returncode for p in self.processes], texts[0], texts[1], took)
 
 
-@atexit.register
-def clean_up():
+def end_jobs():
     for job in jobs:
         if any(p.poll() is None for p in job.processes):
             job.kill()
+            job.wait()
+
+
+@atexit.register
+def clean_up():
+    end_jobs()
+    if os.path.ismount(f"{tmp}/disk"):
+        run(["umount", "-l", f"{tmp}/disk"])
     shutil.rmtree(tmp, ignore_errors=True)
+
+
+def job_text(job, where):
+    """What its ranks have printed until now, one after the other; where: "out" or "err"."""
+    return "".join(get(f"{tmp}/{job.name}.{r}.{where}").decode("utf-8", "replace") for r in range(len(job.processes)))
+
+
+def wait_for(holds, seconds=30):
+    end = time.monotonic() + seconds
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.01)
+    return holds()
+
+
+def fill(path, room):
+    """Lets the file grow until its disk has so many bytes left."""
+    disk = os.statvfs(os.path.dirname(path))
+    with open(path, "ab") as f:
+        try:
+            f.write(bytes(max(0, disk.f_bavail * disk.f_frsize - room)))
+        except OSError:  # somebody else took it
+            pass
+
+
+def freeze(job):
+    for p in job.processes:
+        p.send_signal(signal.SIGSTOP)
+
+
+def thaw(job):
+    for p in job.processes:
+        p.send_signal(signal.SIGCONT)
 
 
 def train(P, arguments, kind="torchrun", **more):
@@ -270,12 +319,11 @@ def check_environments():
     ]
     for env, more, due in cases:
         began = time.monotonic()
-        r = subprocess.run([program] + STEPS.split() + more.split(), cwd=tmp, env=dict(CLEAN, **env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=100)
-        err = r.stderr.decode("utf-8", "replace")
+        code, err = run([program] + STEPS.split() + more.split(), cwd=tmp, env=dict(CLEAN, **env), timeout=100)
         found = re.findall(r"^ERROR: .*", err, flags=re.M)
         name = " ".join([f"{k}={v}" for k, v in env.items()] + more.split())
-        c.check(r.returncode in (1, 2) and len(found) == 1 and all(x in (err if x.startswith("-p") else found[0]) for x in due) and "HINT" in err and time.monotonic() - began < 20, f"environment {name}",
-                f"exit code {r.returncode} after {time.monotonic() - began:.1f} s, must name {due}\n  stderr: {err}")
+        c.check(code in (1, 2) and len(found) == 1 and all(x in (err if x.startswith("-p") else found[0]) for x in due) and "HINT" in err and time.monotonic() - began < 20, f"environment {name}",
+                f"exit code {code} after {time.monotonic() - began:.1f} s, must name {due}\n{err}")
 
 
 def one_message(r, name, due, codes=(1,)):
@@ -285,15 +333,15 @@ def one_message(r, name, due, codes=(1,)):
 
 
 def check_options():
-    """Ranks that were started with different options; a batch that they cannot share."""
+    """Ranks that were started with different options; a batch that is no whole sequences, or that llm.c's order cannot deal out."""
     r = train(3, f"{STEPS} -b 2", each=lambda rank: ["--weight-decay", "0.25" if rank == 2 else "0.5"])
     one_message(r, "another --weight-decay on rank 2", ["--weight-decay", f"rank 2 (host {HOST})", f"rank 0 (host {HOST})", "0.25", "0.5"])
     r = train(2, f"{STEPS} -b 2", each=lambda rank: ["--recompute", "2"] if rank == 1 else [])
     one_message(r, "an option on rank 1 alone", ["--recompute", "rank 1", "rank 0", "2", "1"])
-    r = train(2, f"{STEPS} -b 2 -d {2 * T}")
-    one_message(r, "more processes than the batch allows", ["total-batch-tokens", f"{2 * T}", f"{4 * T}", "2 processes"])
-    r = train(3, f"{STEPS} -b 2 -d {8 * T}")
-    one_message(r, "a batch that three cannot share", ["total-batch-tokens", f"{8 * T}", f"{6 * T}", "3 processes"])
+    r = train(1, f"{STEPS} -b 2 -d {8 * T + 1}")  # a usage error is found before the ranks meet: it is the same on all
+    one_message(r, "a batch of no whole sequences", ["total-batch-tokens", f"{8 * T + 1}", f"--seq-len {T}"], (2,))
+    r = train(3, f"{STEPS} -b 2 -d {8 * T} --data-order llmc")
+    one_message(r, "a batch that llm.c's order cannot deal out", ["total-batch-tokens", f"{8 * T}", f"{6 * T}", "3 processes"])
 
 
 def largest_difference(a, b):
@@ -365,6 +413,77 @@ def check_bits():
             c.check(results[case] == results["0 nccl"], f"{dtype}, two ranks, -z {case}: the bits of -z 0", f"{results[case][0]}, {results['0 nccl'][0]}")
 
 
+UNEVEN = 10  # sequences a step: no multiple of most of what follows
+UNEVEN_RANKS = [(1, 3), (1, 4), (1, 16), (2, 2), (2, 3), (3, 2), (3, 4), (4, 1), (4, 2), (4, 4)]  # ranks, -b; on 2, 3 and 4 ranks with one that has only padding
+
+
+def micro_steps(r):
+    found = re.search(r"^=> setting grad_accum_steps=(\d+)$", r.outs[0], flags=re.M)
+    return int(found.group(1)) if found else None
+
+
+def check_uneven():
+    """A batch that the ranks, or one rank's micro-steps, cannot share evenly: the same run again."""
+    steps = 4
+    for dtype in DTYPES:
+        common = f"{STEPS} --dtype {dtype} -d {UNEVEN * T} -x {steps}"
+        one = train_all({b: (1, f"{common} -b {b}") for b in (2, 1, 5, 10)})  # evenly
+        if not all(fine(r, f"{dtype}, one rank, -b {b}", steps) for b, r in one.items()):
+            continue
+        pairs = list(itertools.combinations(one, 2))
+        noise = max(largest_difference(one[a].losses, one[b].losses) for a, b in pairs)
+        noise_norm = max(largest_difference(one[a].norms, one[b].norms) for a, b in pairs)
+        worst = worst_norm = 0.0
+        for (P, b), zero in itertools.product(UNEVEN_RANKS, (0, 1)):
+            if zero and (P == 1 or (dtype == "bfloat16" and P < 3)):
+                continue
+            r, name = train(P, f"{common} -b {b} -z {zero} --check-ranks-every 1"), f"{dtype}, {UNEVEN} sequences on {P} ranks, -b {b}, -z {zero}"
+            if not fine(r, name, steps):
+                continue
+            c.check(micro_steps(r) == math.ceil(UNEVEN / (P * b)), f"{name}: micro-steps", f"{micro_steps(r)}")
+            found = largest_difference(r.losses, one[2].losses)
+            worst = max(worst, found)
+            c.check(found <= 2 * noise + 1e-6, f"{name}: losses", f"differ from those of even micro-steps by {found:.6f}, which differ among themselves by {noise:.6f}\n{r.losses}\n{one[2].losses}")
+            found = largest_difference(r.norms, one[2].norms)
+            worst_norm = max(worst_norm, found)
+            c.check(found <= 2 * noise_norm + 1e-4, f"{name}: gradient norms", f"differ by {found:.4f}, even micro-steps among themselves by {noise_norm:.4f}\n{r.norms}\n{one[2].norms}")
+        print(f"{dtype}: losses of uneven batches differ by {worst:.6f} at most, of even micro-steps by {noise:.6f}; norms by {worst_norm:.4f} and {noise_norm:.4f}")
+
+
+def check_uneven_order():
+    """Every sequence once, and each with the same weight, however a batch is dealt out; also by runs that other ranks go on with."""
+    sequences = [lookup_loss([s[i * T:i * T + T + 1]]) for s in SHARDS for i in range((len(s) - 1) // T)]
+    steps = len(sequences) // UNEVEN
+    common = f"{LOOKUP_RUN} -d {UNEVEN * T} --dtype float32"
+    straight = train(1, f"{common} -b 10 -x {steps}")
+    fine(straight, "one epoch, evenly", steps)
+    left = sum(sequences) - UNEVEN * sum(straight.losses)  # of the few that did not fill a step
+    c.check(len(sequences) % UNEVEN * min(sequences) - 1e-3 <= left <= len(sequences) % UNEVEN * max(sequences) + 1e-3, "an epoch has every sequence once", f"{left} of {len(sequences)} sequences")
+    for P, b in UNEVEN_RANKS:
+        r = train(P, f"{common} -b {b} -x {steps}")
+        c.check(fine(r, f"one epoch, {P} ranks, -b {b}", steps) and largest_difference(r.losses, straight.losses) <= 2e-6, f"{P} ranks, -b {b}: the sequences of each step",
+                f"{r.losses}\n{straight.losses}")
+    for name, batch in (("the same batch", f"-d {UNEVEN * T}"), ("the batch of the checkpoint", "")):
+        parts, at, folder = [], 0, f"uneven.{len(batch)}"
+        for P, b, zero in ((4, 2, 1), (3, 2, 0), (4, 1, 1), (1, 3, 0), (2, 4, 1)):
+            end = steps if P == 2 else at + 3
+            r = train(P, f"{common.replace(f'-d {UNEVEN * T}', batch if at else f'-d {UNEVEN * T}')} -b {b} -z {zero} -n 3 -x {end} -o {folder} --resume --schedule constant")
+            fine(r, f"{name}: steps {at} to {end} on {P} ranks", end - at)
+            c.check(batch or not at or f"resume: --total-batch-tokens stays {UNEVEN * T}, as in the checkpoint" in r.lines, f"{name}, {P} ranks: says so", str(r))
+            parts += r.losses
+            at = end
+        c.check(largest_difference(parts, straight.losses) <= 2e-6, f"{name}: every sequence once across resumes by 4, 3, 4, 1 and 2 ranks", f"{parts}\n{straight.losses}")
+    common = f"{STEPS} --dtype float32 -d {UNEVEN * T} -b 2 -n 3 --schedule constant"  # weights that do change
+    whole, other = train(1, f"{common} -x 6"), train(1, f"{common.replace('-b 2', '-b 10')} -x 6")
+    noise = largest_difference(whole.losses, other.losses)
+    for before, after in ((4, 3), (3, 4)):
+        folder = f"uneven.{before}.{after}"
+        fine(train(before, f"{common} -x 3 -z 1 -o {folder}"), f"an uneven batch, saved by {before}", 3)
+        r = train(after, f"{common} -x 6 -z 1 -o {folder} --resume")
+        c.check(fine(r, f"an uneven batch, resumed by {after}", 3) and largest_difference(r.losses, whole.losses[3:]) <= 2 * noise + 1e-6,
+                f"an uneven batch, saved by {before}, resumed by {after}: losses", f"{r.losses} should be {whole.losses[3:]}, noise {noise:.6f}{r}")
+
+
 def check_odd_sizes():
     """Matrices that do not divide by the ranks, and ranks whose shard of some is empty."""
     for sizes, P in ((f"--heads 3 --channels 48 --vocab-size {V + 11}", 2), (f"--heads 3 --channels 48 --vocab-size {V + 11}", 3), (f"--heads 2 --channels 16 --vocab-size {V + 1}", 3)):
@@ -415,7 +534,8 @@ def check_evaluation():
 
 
 def state_files(folder):
-    return sorted(f for f in os.listdir(f"{tmp}/{folder}") if f.startswith(("model_", "state_", "DONE_")))
+    """Those of checkpoints, sorted; none if there is no such folder."""
+    return sorted(f for f in (os.listdir(f"{tmp}/{folder}") if os.path.isdir(f"{tmp}/{folder}") else []) if f.startswith(("model_", "state_", "DONE_")))
 
 
 def check_resume():
@@ -499,7 +619,7 @@ def check_kill_in_save():
         seen = job.seen(rf"Writing checkpoint at step {2 + chance.randrange(3)}\n")
         delay, rank = chance.random() * 0.02, chance.randrange(job.P)
         time.sleep(delay)
-        os.kill(job.pid(rank), signal.SIGKILL)
+        seen = job.send(rank, signal.SIGKILL) and seen
         r = job.wait(20)
         name = f"kill -9 of rank {rank} of {job.P}, {delay * 1e3:.1f} ms into a save (seed {args.seed})"
         c.check(seen and all(r.codes) and not job.alive(), name, str(r))
@@ -520,8 +640,7 @@ def check_failures():
     time.sleep(1.2)  # what a rank does is told once a second
     began = time.monotonic()
     for job, (_, _, rank, what) in zip(started, cases):
-        if job.pid(rank):
-            os.kill(job.pid(rank), what)
+        job.send(rank, what)
     for job, ready, (kind, P, rank, what) in zip(started, trains, cases):
         r = job.wait(30)
         took, name = time.monotonic() - began, f"{what.name} of rank {rank} of {P} by {kind}"
@@ -535,11 +654,92 @@ def check_failures():
             time.sleep(0.05)
         c.check(not job.alive(), f"{name}: no process is left", str(job.alive()))
         job.kill()
-    limited = ["bash", "-c", 'ulimit -f 1100; exec "$@"', "limited"]  # KiB a file: rank 1's part is larger, the shared memory is not
-    r = train(2, f"{STEPS.replace('--layers 2', '--layers 8')} --dtype float32 -b 2 -x 4 -n 2 -o full", wrap=lambda rank: limited if rank == 1 else [])
-    c.check(len(r.losses) == 4 and r.err.count("WARNING: checkpoint at step 2 was not written") == 1, "a full disk on rank 1: one warning, and training goes on", str(r))
-    c.check(all(r.codes) and len(messages(r.err)) == 1 and "last checkpoint could not be written" in messages(r.err)[0], "a full disk on rank 1: the end says that nothing was saved", str(r))
-    c.check(not [f for f in os.listdir(f"{tmp}/full") if f != "main.log"], "a full disk on rank 1: nothing half is left", os.listdir(f"{tmp}/full"))
+    limited = ["bash", "-c", 'ulimit -f 2700; exec "$@"', "limited"]  # KiB a file: rank 1's part is larger, the shared memory is not
+    for P in (2, 3):
+        folder, name = f"full.{P}", f"a full disk on {P - 1} of {P} ranks"
+        r = train(P, f"{STEPS.replace('--layers 2', '--layers 24')} --dtype float32 -b 2 -x 4 -n 2 -o {folder}", wrap=lambda rank: limited if rank else [])
+        c.check(len(r.losses) == 4 and r.err.count("WARNING: checkpoint at step 2 was not written") == 1, f"{name}: one warning, and training goes on", str(r))
+        c.check(all(r.codes) and len(messages(r.err)) == 1 and "last checkpoint could not be written" in messages(r.err)[0], f"{name}: the end says that nothing was saved", str(r))
+        c.check(not [f for f in os.listdir(f"{tmp}/{folder}") if f not in ("main.log", "goodput.log")], f"{name}: nothing half is left", os.listdir(f"{tmp}/{folder}"))
+
+
+def refused(job):
+    """The steps whose checkpoints found no room, in order; each as often as a rank said so."""
+    return sorted(int(x) for x in re.findall(r"WARNING: checkpoint at step (\d+) was not written: .*No space left on device", job_text(job, "err")))
+
+
+def check_full_disk():
+    """A disk that is full, or fills up while a checkpoint is written: a warning, the older checkpoint stays, training goes on, and with room again the next one succeeds."""
+    disk = f"{tmp}/disk"
+    os.makedirs(disk, exist_ok=True)
+    code, out = run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk]) if shutil.which("mount") else (127, "there is no mount")
+    if code:
+        c.skip("a full disk", f"cannot mount a small one: {out.strip()}")
+        return
+    common = f"{STEPS} --dtype float32 -b 2 -z 1 --schedule constant"
+    job = Job("torchrun", 2, f"{common} -x 1000000 -n 100 -nk 1 -o disk/run")
+    try:
+        ready = wait_for(lambda: "DONE_00000200" in state_files("disk/run") or job.processes[0].poll() is not None)
+        for name, room in (("no room", 0), ("room for a part", 600 << 10)):
+            before = len(refused(job))
+
+            def refuses():
+                fill(f"{disk}/filler", room)  # again and again: an older checkpoint that is removed makes room as well
+                return len(refused(job)) > before
+            wait_for(refuses)
+            freeze(job)
+            failed, err = refused(job), job_text(job, "err")
+            c.check(ready and len(failed) > before and len(failed) == len(set(failed)) == err.count("HINT:  free space there"),
+                    f"a full disk, {name}: one warning for each checkpoint, with a hint", err or "none")
+            failed = failed[before:]
+            done = [int(f[5:]) for f in state_files("disk/run") if f.startswith("DONE_")]
+            c.check(done and failed and max(done) < min(failed), f"a full disk, {name}: the older checkpoint stays", state_files("disk/run"))
+            shutil.rmtree(f"{tmp}/disk.copy", ignore_errors=True)
+            shutil.copytree(f"{disk}/run", f"{tmp}/disk.copy")
+            r = train(3, f"{common} -x {max(done, default=0) + 1} -o disk.copy --resume")
+            c.check(fine(r, f"a full disk, {name}: resume", 1) and f"resuming from step {max(done, default=0)} in disk.copy" in r.lines, f"a full disk, {name}: the older checkpoint loads", str(r))
+            os.unlink(f"{disk}/filler")
+            printed = len(job_text(job, "out"))
+            thaw(job)
+            c.check(wait_for(lambda: any(int(f[5:]) > max(failed, default=0) for f in state_files("disk/run") if f.startswith("DONE_"))), f"a full disk, {name}: with room again the next one succeeds",
+                    f"{state_files('disk/run')}\n{job_text(job, 'err')[-1500:]}")
+            c.check(re.search(r"step +\d+/", job_text(job, "out")[printed:]), f"a full disk, {name}: training goes on", job_text(job, "out")[-500:])
+        job.send(1, signal.SIGTERM)
+        r = job.wait(30)
+        last = max([int(f[5:]) for f in state_files("disk/run") if f.startswith("DONE_")], default=0)
+        c.check(r.codes == [75, 75] and last == len(r.losses), "after a full disk: a signal saves as ever", f"{state_files('disk/run')}{r}")
+        c.check(not [f for f in os.listdir(f"{disk}/run") if f.endswith(".tmp")], "after a full disk: nothing half is left", os.listdir(f"{disk}/run"))
+        r = train(1, f"{common} -x {last + 1} -o disk/run --resume")
+        c.check(fine(r, "after a full disk: resume", 1) and f"resuming from step {last} in disk/run" in r.lines, "after a full disk: resume", str(r))
+    finally:
+        job.kill()
+        job.wait()
+        run(["umount", "-l", disk])
+
+
+def check_minutes():
+    """--save-every-minutes, here of a part of a minute: as often as that, and no oftener."""
+    seconds = 0.9
+    job = Job("torchrun", 2, f"{STEPS} --dtype float32 -b 2 -z 1 --schedule constant -x 1000000 --save-every-minutes {seconds / 60} -o minutes")
+    seen = []
+    end = time.monotonic() + 40
+    while len(seen) < 4 and time.monotonic() < end and job.processes[0].poll() is None:
+        found = re.findall(r"Writing checkpoint at step (\d+)\n", job_text(job, "out"))
+        seen += [(int(step), time.monotonic()) for step in found[len(seen):]]
+        time.sleep(0.01)
+    job.send(0, signal.SIGTERM)
+    r = job.wait(30)
+    c.check(r.codes == [75, 75] and len(seen) >= 4, "--save-every-minutes saves", str(r))
+    took = seen[-1][1] - seen[0][1] if seen else 0.0
+    c.check(took > (len(seen) - 1) * seconds - 0.5 and min([b - a for (a, _), (b, _) in zip(seen, seen[1:])], default=0) > 1, "--save-every-minutes: after that time",
+            f"steps {[step for step, _ in seen]} in {took:.1f} s")
+    c.check(all(f"DONE_{s:08d}" in state_files("minutes") for s, _ in seen), "--save-every-minutes: whole checkpoints", state_files("minutes"))
+    for f in state_files("minutes"):  # the last one of these, not that of the signal
+        if f"{len(r.losses):08d}" in f:
+            os.unlink(f"{tmp}/minutes/{f}")
+    last = max([int(f[5:]) for f in state_files("minutes") if f.startswith("DONE_")], default=0)
+    r = train(3, f"{STEPS} --dtype float32 -b 2 --schedule constant -x {last + 1} -o minutes --resume")
+    c.check(fine(r, "--save-every-minutes: resume", 1) and f"resuming from step {last} in minutes" in r.lines and last > 0, "--save-every-minutes: what it saved loads", str(r))
 
 
 def check_signals():
@@ -550,7 +750,7 @@ def check_signals():
         job = Job(kind, 3, f"{endless} -o signal.{n}")
         ready = job.seen(r"step +3/")
         for rank in ranks:
-            os.kill(job.pid(rank), what)
+            ready = job.send(rank, what) and ready
         r, name = job.wait(20), f"{what.name} to rank {' and '.join(map(str, ranks))} of 3"
         last = len(r.losses)
         c.check(ready and r.codes == [75] * 3 and not r.err, f"{name}: exit codes", str(r))
@@ -620,32 +820,86 @@ def bytes_due(P, zero, dtype, reduce):
     return {"gradients": gradients / 2**20, "weights": weights_sent / 2**20, "scales": scales / 2**20, "scalars": 2 * 4 * 2 * (P - 1) / P / 2**20}
 
 
-class Bytes:
-    """The figures are printed with the ETA, after 20 s: the jobs are started first, sleep (stopped) while other checks run, and go on last."""
-    CASES = [(2, 0, "float32", "nccl"), (3, 0, "float8", "nccl"), (2, 1, "float8", "nccl"), (3, 1, "bfloat16", "nccl"), (4, 1, "float8", "nccl"), (4, 0, "bfloat16", "float32")]
+def check_bytes():
+    """What the last step sent is what the formulas say; hidden and exposed are all of the time."""
+    for P, zero, dtype, reduce in [(2, 0, "float32", "nccl"), (3, 0, "float8", "nccl"), (2, 1, "float8", "nccl"), (3, 1, "bfloat16", "nccl"), (4, 1, "float8", "nccl"), (4, 0, "bfloat16", "float32")]:
+        r, due = train(P, f"{STEPS} --dtype {dtype} -z {zero} --grad-reduce {reduce} -b 1 -x 3"), bytes_due(P, zero, dtype, reduce)
+        name = f"bytes sent: {dtype}, {P} ranks, -z {zero}, --grad-reduce {reduce}"
+        fine(r, name, 3)
+        line = [line for line in r.lines if line.startswith("sent by each rank and step, MiB: ")]
+        found = {x: float(value) for x, value in re.findall(r"(\w+) (\d+\.\d+)[, ]", line[0].split("|")[0])} if line else {}
+        c.check(len(line) == 1 and set(found) == set(due) and all(abs(found[x] - due[x]) <= 6e-4 for x in due), name, f"{line}, due {due}{r}")
+        times = re.search(r" \| collectives (\d+\.\d+) ms: (\d+\.\d+) hidden, (\d+\.\d+) exposed$", line[0]) if line else None
+        x = [float(t) for t in times.groups()] if times else []
+        c.check(times and x[0] > 0 and abs(x[1] + x[2] - x[0]) < 0.02, f"{name}: times", line)
+        c.check(r.lines.index(line[0]) > max(i for i, text in enumerate(r.lines) if text.startswith("step ")) if line else False, f"{name}: at the end", str(r))
+    r = train(1, f"{STEPS} --dtype float32 -b 1 -x 2")
+    c.check(fine(r, "one rank", 2) and "sent by each rank" not in r.outs[0], "one rank sends nothing, and says nothing of it", str(r))
 
-    def __init__(self):
-        self.jobs = [Job("torchrun", P, f"{STEPS} --dtype {dtype} -z {zero} --grad-reduce {reduce} -b 1 -x 1000000 --watchdog-seconds 600") for P, zero, dtype, reduce in self.CASES]
-        for job in self.jobs:
-            job.seen(r"step +2/")
-            self.signal(job, signal.SIGSTOP)
-        self.began = time.monotonic()
 
-    @staticmethod
-    def signal(job, what):
-        for p in job.processes:
-            p.send_signal(what)
+def goodput_rows(folder):
+    """Of goodput.log: (first step, last step, {class: seconds}, begin, written, how it ended) of each start."""
+    data = get(f"{tmp}/{folder}/goodput.log").decode()
+    c.check(len(data) % 128 == 0 and all(line.endswith("\n") and "\n" not in line[:-1] for line in re.findall(r"[\s\S]{128}", data)), f"{folder}/goodput.log: lines of 128 bytes", data)
+    head, *lines = data.splitlines()
+    names = head.split()[8:-1]
+    rows = []
+    for line in lines:
+        begin, written, first, last, *seconds, end = line.split()
+        rows.append((int(first), int(last), dict(zip(names, map(float, seconds))), float(begin), float(written), end))
+    return rows
 
-    def check(self):
-        time.sleep(max(0, self.began + 20 - time.monotonic()))
-        for job, (P, zero, dtype, reduce) in zip(self.jobs, self.CASES):
-            self.signal(job, signal.SIGCONT)
-            job.seen(r"ETA", 20)
-            job.kill()
-            r, due = job.wait(), bytes_due(P, zero, dtype, reduce)
-            line = next((line for line in r.lines if "sent by each rank and step, MiB:" in line), "")
-            found = {name: float(value) for name, value in re.findall(r"(\w+) (\d+\.\d+)[, ]", line.split("MiB:")[-1]) if name in due}
-            c.check(set(found) == set(due) and all(abs(found[x] - due[x]) <= 6e-4 for x in due), f"bytes sent: {dtype}, {P} ranks, -z {zero}, --grad-reduce {reduce}", f"'{line.strip()}', due {due}{r}")
+
+def duration_seconds(text):
+    return sum(float(n) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit] for n, unit in re.findall(r"([\d.]+)([smhd])", text))
+
+
+def check_goodput():
+    """The share of the time that trained, over a run that was killed, ended by a signal, and done by other ranks."""
+    common = f"{STEPS} --dtype float32 -b 2 -z 1 --schedule constant -o goodput"
+    job = Job("torchrun", 2, f"{common} -x 1000000 -n 200 -nk 1")
+    ready = wait_for(lambda: "DONE_00000200" in state_files("goodput") or job.processes[0].poll() is not None)
+    time.sleep(1.3)  # a line a second
+    job.kill()
+    r = job.wait()
+    c.check(ready and "\ngoodput " not in r.outs[0], "killed: says nothing", str(r))
+    time.sleep(0.5)
+    job = Job("torchrun", 3, f"{common} -x 1000000 --resume")
+    job.seen(r"step +\d+/")
+    time.sleep(0.3)
+    job.send(2, signal.SIGTERM)
+    r = job.wait(30)
+    lines = [[line for line in r.lines if line.startswith("goodput ")]]
+    c.check(r.codes == [75] * 3, "ended by a signal", str(r))
+    saved = max([int(f[5:]) for f in state_files("goodput") if f.startswith("DONE_")], default=0)
+    time.sleep(0.4)
+    r = train(1, f"{common} -x {saved + 2} -n 1 --resume".replace("--val-every 0 --val-steps 0", "--val-every 1 --val-steps 2"))
+    fine(r, "goodput: done on one rank", 2)
+    lines.append([line for line in r.lines if line.startswith("goodput ")])
+    r = train(2, f"{common} -x {saved + 4} -n 1 --resume")
+    fine(r, "goodput: and on, on two", 2)
+    lines.append([line for line in r.lines if line.startswith("goodput ")])
+    rows = goodput_rows("goodput")
+    c.check([x[5] for x in rows] == ["running", "saved", "done", "done"], "goodput.log: how each start ended", rows)
+    if len(rows) != 4:
+        return
+    resumed = rows[1][0]
+    c.check([x[:2] for x in rows[1:]] == [(resumed, saved), (saved, saved + 2), (saved + 2, saved + 4)] and rows[0][0] == 0 < resumed and rows[0][1] > 0, "goodput.log: steps", rows)
+    c.check(all(x[2]["loading"] > 0 and x[2]["training"] > 0 and abs(sum(x[2].values()) - (x[4] - x[3])) < 0.1 for x in rows), "goodput.log: the classes are all of the time", rows)
+    c.check(rows[2][2]["evaluating"] > 0 and rows[3][2]["evaluating"] == 0 and rows[2][2]["saving"] > 0, "goodput.log: evaluating and saving", rows)
+    lost = rows[0][2]["training"] * max(0, rows[0][1] - resumed) / rows[0][1]  # 0: its last second, which no line tells of, began before that checkpoint
+    for starts, line in zip((2, 3, 4), lines):
+        name = f"goodput after {starts} starts"
+        found = re.fullmatch(r"goodput (\d+\.\d)% of (\S+): (training .*) \((\d+) starts\)", line[0]) if len(line) == 1 else None
+        c.check(found and int(found.group(4)) == starts, f"{name}: one line", line)
+        if not found:
+            continue
+        between = sum(max(0.0, b[3] - a[4]) for a, b in zip(rows[:starts], rows[1:starts]) if a[5] != "done")
+        due = {x: sum(row[2][x] for row in rows[:starts]) for x in rows[0][2]}
+        due.update({"training": due["training"] - lost, "lost steps": lost, "between starts": between})
+        parts = {" ".join(x.split()[:-1]): duration_seconds(x.split()[-1]) for x in found.group(3).split(", ")}
+        c.check(all(abs(parts.get(x, 0.0) - due[x]) <= (0.06 if due[x] < 9.9 else 0.6) for x in due) and set(parts) <= set(due), f"{name}: its parts", f"{line}, due {due}")
+        c.check(abs(float(found.group(1)) - 100 * due["training"] / sum(due.values())) < 0.2 and between > 0.5, f"{name}: its share", f"{line}, due {due}")
 
 
 def check_script():
@@ -675,23 +929,21 @@ while true; do
 done
 echo started $n times
 """.encode())
-    began = time.monotonic()
-    r = subprocess.run(["bash", "run.sh"], cwd=tmp, env=CLEAN, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=100)
+    r = Job("script", 2, "run.sh").wait()
+    out = r.outs[0] + r.err
     log = get(f"{tmp}/log_script/main.log").decode()
     found = [int(x) for x in re.findall(r"^s:(\d+) trl:", log, flags=re.M)]
-    c.check("DONE_00000010 exists" in r.stdout and found == list(range(10)), "llm.c's restart loop with mpirun -np 2 and -z 1", f"{time.monotonic() - began:.1f} s, main.log has steps {found}\n{r.stdout[-3000:]}")
-    c.check(re.search(r"resuming from step 5", r.stdout) and re.search(r"started [23] times", r.stdout), "the loop went on from step 5", r.stdout[-3000:])
+    c.check("DONE_00000010 exists" in out and found == list(range(10)), "llm.c's restart loop with mpirun -np 2 and -z 1", f"main.log has steps {found}{r}")
+    c.check(re.search(r"resuming from step 5", out) and re.search(r"started [23] times", out), "the loop went on from step 5", str(r))
 
 
 if MPIRUN is None:
     c.skip("mpirun", "not installed")
 sections = [(name[6:], f) for name, f in list(globals().items()) if name.startswith("check_")]
-sleeping = Bytes() if args.only in ("", "bytes") else None
+if args.only and args.only not in dict(sections):
+    parser.error(f"there is no section '{args.only}', only {', '.join(dict(sections))}")
 for name, f in sections:
     if args.only in ("", name):
-        began = time.monotonic()
-        f()
-        print(f"{name}: {time.monotonic() - began:.1f} s")
-if sleeping:
-    sleeping.check()
+        c.section(name, f, 400)
+        end_jobs()
 c.end()

@@ -230,7 +230,7 @@ def check_multi_node():
         out = end(job)
         files = os.listdir(f"{tmp}/repository/{script}.whole")
         c.check(job.returncode == 0 and "step    4/4 |" in out and re.search(r"num_processes +\| 2 ", out) and "DONE_00000004" in files, f"{script}: two ranks train", f"{files}\n{out[-3000:]}")
-        c.check(not [f for f in files if not re.fullmatch(r"main\.log|restarts\.log|(model|state|DONE)_.*", f)] and not os.path.exists(f"{tmp}/scontrol.log"),
+        c.check(not [f for f in files if not re.fullmatch(r"(main|goodput)\.log|restarts\.log|(model|state|DONE)_.*", f)] and not os.path.exists(f"{tmp}/scontrol.log"),
                 f"{script}: nothing stays behind, nothing is put back", files)
         job = start(f"{script}.ended", 512 * 100000 // 50 + 1)
         log, until = f"{tmp}/repository/{script}.ended/main.log", time.monotonic() + 30

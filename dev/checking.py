@@ -6,10 +6,17 @@ dev/run_tests.sh adds up and exits with 1 if a check failed. Standard library on
 import fnmatch
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
+import traceback
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class Stop(BaseException):
+    """Raised in the midst of a section by a signal; no `except` for ordinary errors takes it."""
 
 
 class Checks:
@@ -27,8 +34,29 @@ class Checks:
         self.skipped += 1
         print(f"skip {name}: {reason}")
 
+    def section(self, name, f, seconds=600):
+        """Runs f(), a part of a script. What it raises is one failure with its traceback, and so is an f that takes longer; the script goes on. After a SIGTERM (whoever
+        started the script has no time left) it ends, with its closing line."""
+        def stop(number, _):
+            raise Stop(f"no end after {seconds} s" if number == signal.SIGALRM else "SIGTERM")
+        before = [(number, signal.signal(number, stop)) for number in (signal.SIGALRM, signal.SIGTERM)]
+        began = time.monotonic()
+        try:
+            signal.alarm(seconds)
+            f()
+            signal.alarm(0)
+        except (Exception, Stop) as e:
+            signal.alarm(0)
+            self.check(False, name, "\n" + traceback.format_exc())
+            if str(e) == "SIGTERM":
+                self.end()
+        finally:
+            for number, handler in before:
+                signal.signal(number, handler)
+        print(f"{name}: {time.monotonic() - began:.1f} s", flush=True)
+
     def end(self):
-        print(f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped")
+        print(f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped", flush=True)
         sys.exit(1 if self.failed else 0)
 
 
@@ -42,11 +70,17 @@ def run(command, cwd=ROOT, env=None, timeout=600):
         return 124, (e.stdout or b"").decode(errors="replace") + f"\n(no end after {timeout} s)"
 
 
+def clean_environment():
+    """This process' environment without what a launcher, or a make, around it has put there."""
+    launchers = ("OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "GPT_", "GLOO_", "NCCL_", "MAKEFLAGS")
+    return {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
+
+
 def trainer(c, given):
     """Path of the trainer to check: the one that was given, else the CPU build, made now. Ends the script if it cannot be built."""
     if given:
         return os.path.abspath(given)
-    code, out = run("make -s train_gpt_fp8_cpu", env={k: v for k, v in os.environ.items() if k != "MAKEFLAGS"})
+    code, out = run("make -s train_gpt_fp8_cpu", env=clean_environment())
     if code:
         c.check(False, "make train_gpt_fp8_cpu", out[-2000:])
         c.end()

@@ -8,39 +8,42 @@
  *            step would otherwise never move it. With FP32 masters the same rounding makes the BF16 copy. For T = float there is nothing to round.
  * Amax:      of the new BF16 values of each part, for FP8 weights (amax + part; NULL: not taken).
  * Noise:     function of (key, element of the whole tensor): R6.
+ * Moments:   f32, BF16 or 8 bits, as moments.cuh keeps them; the arithmetic is f32.
  * Tests:     dev/test/test_kernels_optimizer.cu
  */
 #ifndef LLMC_ADAMW_CUH
 #define LLMC_ADAMW_CUH
 
 #include "llmc/amax.cuh"
-#include "llmc/noise.cuh"
+#include "llmc/moments.cuh"
 
 typedef struct {
     float learning_rate, beta1, beta2, eps, weight_decay;
     float beta1_correction, beta2_correction;  // 1 - beta^t
     float grad_scale;                          // clip factor
-    uint32_t noise_key;
+    uint32_t noise_key, m_key, v_key;          // of the parameters' rounding, and of the moments' (moments.cuh; unused for f32)
 } AdamWParams;
 
 #define ADAMW_BLOCK 256
 
 // The elements [first, first + held) of each of `layers` parts of `part` elements. param and grad lie `stride` elements from part to part, and are given
-// from the part's first element; master, m, v hold the shard alone, `state_stride` from part to part. first, held and the strides are multiples of 8.
+// from the part's first element; master and moments hold the shard alone, `state_stride` from part to part. first, held and the strides are multiples of 8.
 typedef struct { size_t part, stride, first, held, state_stride; int layers; } AdamWLayout;
 
-template <class T, class G>
-static __global__ void adamw_kernel1(T* param, float* master, float* m, float* v, const G* grad, AdamWLayout s, unsigned* amax, AdamWParams a) {
-    size_t i = ((size_t)blockIdx.x * ADAMW_BLOCK + threadIdx.x) * 8;
+// All lanes go through: those beyond the shard take part in their group's maximum.
+template <class T, class G, MomentType M>
+static __global__ void adamw_kernel1(T* param, float* master, Moments moments, const G* grad, AdamWLayout s, unsigned* amax, AdamWParams a) {
+    const size_t i = ((size_t)blockIdx.x * ADAMW_BLOCK + threadIdx.x) * 8, l = blockIdx.y;
+    const bool inside = i < s.held;
+    const size_t at = l * s.state_stride + i, at_param = l * s.stride + s.first + i;
+    const uint64_t element = l * s.part + s.first + i;
     unsigned local = 0;
-    if (i < s.held) {
-        size_t at = blockIdx.y * s.state_stride + i, at_param = blockIdx.y * s.stride + s.first + i;
-        uint64_t element = blockIdx.y * s.part + s.first + i;
-        float p[8], g[8], mm[8], vv[8];
+    float mm[8] = {0.0f}, vv[8] = {0.0f};
+    if (inside) {
+        float p[8], g[8];
         if (master) { load8(p, master + at); } else { load8(p, param + at_param); }
         load8(g, grad + at_param);
-        load8(mm, m + at);
-        load8(vv, v + at);
+        moments_load8<M>(mm, vv, moments, l, i);
         for (int e = 0; e < 8; e++) {
             float x = g[e] * a.grad_scale;
             mm[e] = fmaf(a.beta1, mm[e], fmaf(-a.beta1, x, x));
@@ -48,8 +51,6 @@ static __global__ void adamw_kernel1(T* param, float* master, float* m, float* v
             float update = (mm[e] / a.beta1_correction) / (sqrtf(vv[e] / a.beta2_correction) + a.eps);
             p[e] -= a.learning_rate * (update + a.weight_decay * p[e]);
         }
-        store8(m + at, mm);
-        store8(v + at, vv);
         if (master) { store8(master + at, p); }
         if (sizeof(T) == 2) {
             for (int e = 0; e < 8; e++) {
@@ -59,14 +60,23 @@ static __global__ void adamw_kernel1(T* param, float* master, float* m, float* v
         }
         store8(param + at_param, p);
     }
+    moments_store8<M>(moments, l, i, inside, mm, vv, element, a.m_key, a.v_key);
     amax_record(amax ? amax + blockIdx.y : amax, local);
 }
 
-// Updates a shard (see AdamWLayout) of param T and master f32 (NULL: param is the master), m, v f32 from grad G. Enqueues only.
+// Updates a shard (see AdamWLayout) of param T and master f32 (NULL: param is the master) and its moments from grad G. Enqueues only.
+template <class T, class G>
+static inline void adamw_update_moments(T* param, float* master, MomentType type, Moments moments, const G* grad, AdamWLayout s, unsigned* amax, AdamWParams a, cudaStream_t stream) {
+    if (s.held == 0) { return; }
+    const dim3 grid(CEIL_DIV(s.held, (size_t)ADAMW_BLOCK * 8), s.layers), block(ADAMW_BLOCK);
+    if (type == MOMENT_F32) { launch<adamw_kernel1<T, G, MOMENT_F32>>(grid, block, 0, stream, param, master, moments, grad, s, amax, a); }
+    else if (type == MOMENT_BF16) { launch<adamw_kernel1<T, G, MOMENT_BF16>>(grid, block, 0, stream, param, master, moments, grad, s, amax, a); }
+    else { launch<adamw_kernel1<T, G, MOMENT_F8>>(grid, block, 0, stream, param, master, moments, grad, s, amax, a); }
+}
+// The same with moments in f32.
 template <class T, class G>
 static inline void adamw_update_shard(T* param, float* master, float* m, float* v, const G* grad, AdamWLayout s, unsigned* amax, AdamWParams a, cudaStream_t stream) {
-    if (s.held == 0) { return; }
-    launch<adamw_kernel1<T, G>>(dim3(CEIL_DIV(s.held, (size_t)ADAMW_BLOCK * 8), s.layers), dim3(ADAMW_BLOCK), 0, stream, param, master, m, v, grad, s, amax, a);
+    adamw_update_moments(param, master, MOMENT_F32, Moments{m, v, NULL, NULL, s.state_stride}, grad, s, amax, a, stream);
 }
 // The same for whole parts of n elements without gaps.
 template <class T, class G>

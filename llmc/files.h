@@ -11,10 +11,12 @@
 #define LLMC_FILES_H
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "llmc/common.h"
@@ -187,6 +189,68 @@ static inline int file_put(int fd, const void* data, uint64_t bytes, uint64_t of
         offset += (uint64_t)n;
     }
     return 0;
+}
+
+// Bytes a second, fsync included, that this process writes into the folder: tried with up to `bytes`, for about half a second. 0: it cannot be tried, for
+// instance for lack of room; who writes for good will say why. The name is one that an interrupted run's cleaning knows.
+static inline double file_measure_writing(const char* folder, int rank, uint64_t bytes) {
+    const uint64_t piece = 4 << 20, limit = 64 << 20;
+    char path[FILE_PATH_MAX];
+    struct timespec begin, now;
+    snprintf(path, sizeof(path), "%s/writable.%d.tmp", folder, rank);
+    bytes = bytes < limit ? bytes : limit;
+    int fd = file_check_room(path, bytes) ? -1 : open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) { return 0.0; }
+    void* data = mallocCheck(piece);
+    memset(data, 0x5a, piece);  // not zeros, which some file systems do not store
+    uint64_t done = 0;
+    double seconds = 0.0;
+    bool ok = true;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    do {
+        const uint64_t n = bytes - done < piece ? bytes - done : piece;
+        ok = file_put(fd, data, n, done) == 0;
+        done += n;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        seconds = (now.tv_sec - begin.tv_sec) + (now.tv_nsec - begin.tv_nsec) * 1e-9;
+    } while (ok && done < bytes && seconds < 0.5);
+    ok = ok && fsync(fd) == 0;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    seconds = (now.tv_sec - begin.tv_sec) + (now.tv_nsec - begin.tv_nsec) * 1e-9;
+    free(data);
+    close(fd);
+    unlink(path);
+    return ok && seconds > 0.0 ? done / seconds : 0.0;
+}
+
+// Bytes of host memory that this process could still take, by whichever limit is the nearest: the machine's, its control group's, ulimit -v.
+static inline uint64_t host_memory_available(void) {
+    uint64_t available = UINT64_MAX, kib = 0, most = 0, used = 0;
+    char line[256];
+    FILE* f = fopen("/proc/meminfo", "r");
+    while (f && fgets(line, sizeof(line), f)) { if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1) { available = kib << 10; } }
+    if (f) { fclose(f); }
+    static const char* const groups[2][2] = {{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
+                                             {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"}};
+    for (auto& group : groups) {
+        int read = 0;
+        for (int i = 0; i < 2; i++) {
+            if (!(f = fopen(group[i], "r"))) { continue; }
+            read += fscanf(f, "%" SCNu64, i ? &used : &most);  // "max": no number, no limit
+            fclose(f);
+        }
+        if (read == 2 && most >= used && most - used < available) { available = most - used; }
+    }
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && (f = fopen("/proc/self/statm", "r"))) {
+        if (fscanf(f, "%" SCNu64, &used) == 1) {
+            used *= (uint64_t)sysconf(_SC_PAGESIZE);
+            const uint64_t left = limit.rlim_cur > used ? limit.rlim_cur - used : 0;
+            if (left < available) { available = left; }
+        }
+        fclose(f);
+    }
+    return available;
 }
 
 // Writes path and path.tmp; false if the name is empty or too long.

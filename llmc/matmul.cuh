@@ -105,10 +105,11 @@ static inline cublasLtEpilogue_t gemm_epilogue(const GemmShape* s) {
     return s->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-static inline GemmPlan* gemm_plan_create(Device* dev, const GemmShape* s) {
-    GemmPlan* p = new GemmPlan();
+// The descriptor and the layouts of a shape; needs no device. workspace: stands for pointers that are set at each call; the heuristic looks
+// whether they are there, and at their alignment.
+static inline void gemm_describe_plan(GemmPlan* p, const GemmShape* s, bool tf32, const void* workspace) {
     p->shape = *s;
-    cublasComputeType_t compute = s->a == DTYPE_F32 && dev->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    cublasComputeType_t compute = s->a == DTYPE_F32 && tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     cublasCheck(cublasLtMatmulDescCreate(&p->desc, compute, CUDA_R_32F));
     cublasOperation_t op_a = s->b_t ? CUBLAS_OP_N : CUBLAS_OP_T, op_b = s->a_t ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasCheck(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof(op_a)));
@@ -121,7 +122,7 @@ static inline GemmPlan* gemm_plan_create(Device* dev, const GemmShape* s) {
     }
     if (s->gelu) {
         int64_t ld = s->ld_h;
-        const char* some = (const char*)dev->workspace + (s->align < 256 ? s->align : 0);  // the heuristic takes h's alignment from the pointer's
+        const char* some = (const char*)workspace + (s->align < 256 ? s->align : 0);  // the heuristic takes h's alignment from the pointer's
         cublasCheck(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld, sizeof(ld)));
         cublasCheck(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &some, sizeof(some)));
     }
@@ -129,13 +130,18 @@ static inline GemmPlan* gemm_plan_create(Device* dev, const GemmShape* s) {
         int8_t fast = (int8_t)s->fast_accum;
         cublasCheck(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast)));
         // the heuristic must know that there are scales; the pointers are set at each call
-        const void* some = dev->workspace;
+        const void* some = workspace;
         cublasCheck(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &some, sizeof(some)));
         cublasCheck(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &some, sizeof(some)));
     }
     p->a = s->b_t ? gemm_layout((DType)s->b, s->n, s->k, s->ldb, s->batch, s->stride_b) : gemm_layout((DType)s->b, s->k, s->n, s->ldb, s->batch, s->stride_b);
     p->b = s->a_t ? gemm_layout((DType)s->a, s->m, s->k, s->lda, s->batch, s->stride_a) : gemm_layout((DType)s->a, s->k, s->m, s->lda, s->batch, s->stride_a);
     p->d = gemm_layout((DType)s->d, s->n, s->m, s->ldd, s->batch, s->stride_d);
+}
+
+static inline GemmPlan* gemm_plan_create(Device* dev, const GemmShape* s) {
+    GemmPlan* p = new GemmPlan();
+    gemm_describe_plan(p, s, dev->tf32, dev->workspace);
     cublasLtMatmulPreference_t preference;
     cublasCheck(cublasLtMatmulPreferenceCreate(&preference));
     cublasCheck(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &dev->workspace_bytes, sizeof(dev->workspace_bytes)));

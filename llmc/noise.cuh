@@ -26,7 +26,7 @@ static __device__ __host__ __forceinline__ uint32_t noise_at(uint64_t element, u
 }
 
 // What noise belongs to: the array is what is being rounded (parameters, initial values ...).
-typedef enum { NOISE_PARAMETERS = 1, NOISE_INIT = 2 } NoiseArray;
+typedef enum { NOISE_PARAMETERS = 1, NOISE_INIT = 2, NOISE_M = 3, NOISE_V = 4 } NoiseArray;
 
 static inline uint32_t noise_key(uint64_t seed, uint64_t step, uint32_t micro_step, NoiseArray array, uint32_t tensor) {
     uint64_t z = 0;

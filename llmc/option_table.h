@@ -20,6 +20,7 @@
 // X(enumerator, "name|synonym|...")
 #define OPT_DTYPE_CHOICES(X) \
     X(OPT_DTYPE_AUTO, "auto") X(OPT_DTYPE_FLOAT8, "float8|fp8") X(OPT_DTYPE_BFLOAT16, "bfloat16|bf16") X(OPT_DTYPE_FLOAT32, "float32|fp32")
+#define OPT_MOMENT_CHOICES(X) X(OPT_MOMENT_FLOAT32, "float32|fp32") X(OPT_MOMENT_BFLOAT16, "bfloat16|bf16") X(OPT_MOMENT_FLOAT8, "float8|fp8")
 #define OPT_MASTER_CHOICES(X) X(OPT_MASTER_BFLOAT16, "bfloat16|bf16|0") X(OPT_MASTER_FLOAT32, "float32|fp32|1")
 #define OPT_ORDER_CHOICES(X) X(OPT_ORDER_SEQUENCE, "sequence") X(OPT_ORDER_LLMC, "llmc")
 #define OPT_INIT_CHOICES(X) X(OPT_INIT_LLMC, "llmc") X(OPT_INIT_FAST, "fast")
@@ -29,6 +30,7 @@
 #define OPTION_CHOICE_ID(id, names) id,
 enum { OPT_DTYPE_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_MASTER_CHOICES(OPTION_CHOICE_ID) };
+enum { OPT_MOMENT_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_ORDER_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_INIT_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_NCCL_CHOICES(OPTION_CHOICE_ID) };
@@ -52,12 +54,13 @@ enum { OPT_REDUCE_CHOICES(OPTION_CHOICE_ID) };
     OPT(init,                 "",   ENUM,   OPT_INIT_LLMC, CHOICES(OPT_INIT_CHOICES), 0, "model", "initial weights of a new model; llmc: llm.c's values (MT19937), fast: a hash on the device, for benchmarks") \
     OPT(batch_size,           "b",  INT,    4,             1, 65536,      "training",    "sequences per GPU and micro-step (B)") \
     OPT(seq_len,              "t",  INT,    1024,          1, 1048576,    "training",    "tokens per sequence (T)") \
-    OPT(total_batch_tokens,   "d",  INT64,  -1,            -1, 1099511627776, "training", "tokens per optimizer step over all GPUs, a multiple of B*T*GPUs; -1: one micro-step") \
+    OPT(total_batch_tokens,   "d",  INT64,  -1,            -1, 1099511627776, "training", "tokens per optimizer step over all GPUs, a multiple of T; -1: one micro-step") \
     OPT(max_steps,            "x",  INT,    -1,            -1, 1000000000, "training",   "optimizer steps of the whole run; -1: one epoch") \
     OPT(schedule,             "k",  ENUM,   SCHEDULE_COSINE, CHOICES(SCHEDULE_CHOICES), 0, "training", "learning rate schedule") \
     OPT(learning_rate,        "l",  FLOAT,  3e-4,          0, 100,        "training",    "peak learning rate") \
     OPT(warmup_steps,         "u",  INT,    0,             0, 1000000000, "training",    "steps of linear learning rate warmup") \
     OPT(final_lr_fraction,    "q",  FLOAT,  1.0,           0, 1,          "training",    "learning rate at the end as a fraction of the peak; 1: no decay") \
+    OPT(moment_dtype,         "",   ENUM,   OPT_MOMENT_FLOAT32, CHOICES(OPT_MOMENT_CHOICES), 0, "optimizer", "how AdamW's moments are kept: 8, 4 or 3 bytes a parameter; float8: first E4M3, second FP16, scaled by groups of 128") \
     OPT(weight_decay,         "c",  FLOAT,  0.0,           0, 100,        "training",    "AdamW weight decay of the matrices") \
     OPT(beta1,                "",   FLOAT,  0.9,           0, 0.99999,    "training",    "AdamW decay of the first moment") \
     OPT(beta2,                "",   FLOAT,  0.95,          0, 0.99999,    "training",    "AdamW decay of the second moment") \
@@ -88,6 +91,7 @@ enum { OPT_REDUCE_CHOICES(OPTION_CHOICE_ID) };
     OPT(checkpoint_every,     "n",  INT,    0,             -1, 1000000000, "checkpoints", "write a checkpoint every so many steps and at the end; 0: never") \
     OPT(checkpoint_keep,      "nk", INT,    0,             -1, 1000000000, "checkpoints", "keep only so many of the latest checkpoints; 0: all") \
     OPT(checkpoint_major_every, "nm", INT,  0,             -1, 1000000000, "checkpoints", "never delete the checkpoint of every so many steps; 0: no exception") \
+    OPT(background_save,      "",   BOOL,   true,          0, 1,          "checkpoints", "copy the state to host memory and write it while training goes on; off, or where memory is short: training waits") \
     OPT(save_every_minutes,   "",   FLOAT,  0.0,           0, 100000,     "checkpoints", "write a checkpoint whenever so many minutes have passed since the last; 0: never") \
     OPT(resume,               "y",  BOOL,   0,             0, 1,          "checkpoints", "continue from the latest complete checkpoint in the output folder, if there is one") \
     OPT(zero_stage,           "z",  INT,    0,             0, 3,          "processes",   "ZeRO stage: 0 none, 1 shards the optimizer's state; one process has nothing to shard") \
@@ -147,9 +151,9 @@ static inline void options_check(Options* o) {
         o->total_batch_tokens = -1;
     }
     int64_t micro_step = (int64_t)o->batch_size * o->seq_len;
-    if (o->total_batch_tokens != -1 && (o->total_batch_tokens == 0 || o->total_batch_tokens % micro_step != 0)) {
-        fail_usage("choose a multiple, or leave --total-batch-tokens out for one micro-step", "--total-batch-tokens %lld is not a multiple of "
-                   "--batch-size %d times --seq-len %d = %lld", (long long)o->total_batch_tokens, o->batch_size, o->seq_len, (long long)micro_step);
+    if (o->total_batch_tokens != -1 && (o->total_batch_tokens == 0 || o->total_batch_tokens % o->seq_len != 0)) {
+        fail_usage(("an optimizer step takes whole sequences: " + std::to_string((o->total_batch_tokens / o->seq_len + 1) * o->seq_len) + " would do").c_str(),
+                   "--total-batch-tokens %lld is not a multiple of --seq-len %d", (long long)o->total_batch_tokens, o->seq_len);
     }
     if (o->total_batch_tokens > 0 && o->total_batch_tokens / micro_step > 1000000) {
         fail_usage("raise --batch-size or lower --total-batch-tokens", "--total-batch-tokens %lld is %lld micro-steps of %lld tokens; at most 1000000 are possible",

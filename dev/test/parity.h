@@ -145,8 +145,8 @@ static void subject_reset(Subject<floatX>* s) {
     gpt_load_model(g, &file);
     model_file_close(&file);
     for (int p = 0; p < NUM_PARAMS; p++) {
-        cudaCheck(cudaMemset(g->m[p], 0, g->spec[p].size * sizeof(float)));
-        cudaCheck(cudaMemset(g->v[p], 0, g->spec[p].size * sizeof(float)));
+        cudaCheck(cudaMemset(g->moments[p].m, 0, g->spec[p].size * sizeof(float)));
+        cudaCheck(cudaMemset(g->moments[p].v, 0, g->spec[p].size * sizeof(float)));
     }
     gpt_quantize_weights(g, true);
 }
@@ -185,8 +185,8 @@ template <class floatX>
 static float subject_step(Subject<floatX>* s, float* norm) {
     GPT<floatX>* g = &s->gpt;
     float loss;
-    gpt_micro_step(g, s->inputs.data(), s->targets.data(), g->B, g->T, 0, 1);
-    gpt_loss_and_norm(g, g->B * g->T, 1, &loss, norm);
+    gpt_micro_step(g, s->inputs.data(), s->targets.data(), g->B, g->T, 0, 1, (uint64_t)g->B * g->T);
+    gpt_loss_and_norm(g, g->B * g->T, (uint64_t)g->B * g->T, &loss, norm);
     return loss;
 }
 // The logits of the last step, made once more from the final layernorm's output (the step turned its own into gradients): fn(row, logits (V)).

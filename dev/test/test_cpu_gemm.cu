@@ -487,6 +487,260 @@ static void test_cpu_gemm_bias_batches(void) {
 }
 
 // ----------------------------------------------------------------------------
+// scales of rows and columns, of blocks along K, and exponents
+
+enum ScaleKind { OUTER, BLOCK128, EXPONENTS };
+static const char* const kind_names[] = {"one scale a row and column", "a scale every 128", "an exponent every 32"};
+struct Scaled : Problem {
+    ScaleKind kind;
+    int scale_k, blocks;
+    std::vector<float> a_scales, b_scales;        // what an oracle multiplies with, also for exponents; [block][row or column]
+    std::vector<uint8_t> a_exponents, b_exponents;
+    // powers: scales are powers of two, 2^-2 to 2^2
+    Scaled(const Shape& shape, ScaleKind kind_, Fill fill, bool powers, uint64_t seed) : Problem(shape, fill, seed), kind(kind_) {
+        TestRng rng = {seed * 77 + test_seed()};
+        scale_k = kind == OUTER ? s.k : kind == BLOCK128 ? 128 : 32;
+        blocks = (s.k + scale_k - 1) / scale_k;
+        auto make = [&](int count, std::vector<float>* scales, std::vector<uint8_t>* exponents) {
+            for (int i = 0; i < count * blocks; i++) {
+                const int e = (int)(test_rng_u64(&rng) % 5) - 2;
+                scales->push_back(powers || kind == EXPONENTS ? ldexpf(1.0f, e) : 0.01f + (float)test_rng_uniform(&rng));
+                exponents->push_back((uint8_t)(e + 127));
+            }
+        };
+        make(s.m, &a_scales, &a_exponents);
+        make(s.n, &b_scales, &b_exponents);
+    }
+    CpuGemm gemm(Buffer* d) {
+        CpuGemm g = Problem::gemm(d);
+        g.scale_k = scale_k;
+        if (kind == EXPONENTS) { g.a_exponents = a_exponents.data(); g.b_exponents = b_exponents.data(); }
+        else { g.a_scales = a_scales.data(); g.b_scales = b_scales.data(); }
+        return g;
+    }
+    Buffer run(void) {
+        Buffer d(s.m, s.n, 1, s.d, s.d_by_col, s.pad);
+        CpuGemm g = gemm(&d);
+        cpu_gemm(&g);
+        return d;
+    }
+    double oracle(int i, int j) const {
+        double sum = 0.0;
+        for (int k = 0; k < s.k; k++) { sum += (double)a.get(0, i, k) * b.get(0, k, j) * a_scales[k / scale_k * s.m + i] * b_scales[k / scale_k * s.n + j]; }
+        return s.alpha * sum + (s.beta != 0.0f ? s.beta * (double)c.get(0, i, j) : 0.0) + bias_at(i, j);
+    }
+    // the definition, in FP32
+    float naive(int i, int j) const {
+        float sum = 0.0f;
+        for (int b0 = 0; b0 < blocks; b0++) {
+            float part = 0.0f;
+            const float r = a_scales[b0 * s.m + i], q = b_scales[b0 * s.n + j];
+            for (int k = b0 * scale_k; k < s.k && k < (b0 + 1) * scale_k; k++) {
+                const float product = a.get(0, i, k) * b.get(0, k, j);
+                if (kind == EXPONENTS) { sum += product * (r * q); } else { part += product; }
+            }
+            if (kind != EXPONENTS) { sum += part * (r * q); }
+        }
+        float v = s.alpha * sum;
+        if (s.beta != 0.0f) { v = v + s.beta * c.get(0, i, j); }
+        return v + bias_at(i, j);
+    }
+};
+static std::string describe(const Scaled& p) { return std::string(kind_names[p.kind]) + ", " + describe(p.s); }
+
+static void check_scaled_exact(const Shape& s, ScaleKind kind, uint64_t seed) {
+    Scaled p(s, kind, INTEGERS, true, seed);
+    Buffer want(s.m, s.n, 1, s.d, s.d_by_col, s.pad);
+    for (int i = 0; i < s.m; i++) { for (int j = 0; j < s.n; j++) { want.set(0, i, j, (float)p.oracle(i, j)); } }
+    for_each_way([&] {
+        Buffer d = p.run();
+        CHECK(d.bytes == want.bytes, "other bits than the exact product: %s", describe(p).c_str());
+    });
+}
+
+// Partial last blocks, several K blocks (512 steps), every layout, C, bias, alpha; scales are powers of two, so that nothing is rounded before D.
+static void test_cpu_gemm_scaled_integers(void) {
+    static const int sizes[][3] = {{1, 1, 16}, {17, 5, 32}, {6, 64, 128}, {20, 70, 144}, {13, 130, 400}, {70, 33, 1136}, {14, 20, 2160}};
+    for (int kind = OUTER; kind <= EXPONENTS; kind++) {
+        int i = 0;
+        for (auto& size : sizes) {
+            for (int layout = 0; layout < 8; layout++, i++) {
+                Shape s = {size[0], size[1], size[2], 1, i % 3 == 1 ? CPU_GEMM_E5M2 : CPU_GEMM_E4M3, i % 3 == 2 ? CPU_GEMM_E5M2 : CPU_GEMM_E4M3, i % 2 ? CPU_GEMM_BF16 : CPU_GEMM_F32,
+                           (layout & 1) != 0, (layout & 2) == 0, (layout & 4) != 0, i % 5, i % 4 == 3 ? 0.5f : 1.0f, (float)(i % 3) - 1.0f, i % 7 < 3 ? i % 7 : 0};
+                check_scaled_exact(s, (ScaleKind)kind, i);
+            }
+        }
+    }
+}
+
+// Several super-blocks of packed A and B.
+static void test_cpu_gemm_scaled_super_blocks(void) {
+    cpu_gemm_settings()->pack_bytes = 1 << 14;
+    for (int kind = OUTER; kind <= EXPONENTS; kind++) {
+        for (auto& size : {std::pair<int, int>(100, 150), {20, 150}, {100, 20}}) {
+            for (int by_col = 0; by_col < 2; by_col++) {
+                Shape s = {size.first, size.second, 272, 1, CPU_GEMM_E4M3, CPU_GEMM_E4M3, CPU_GEMM_F32, by_col != 0, by_col == 0, by_col != 0, 0, 1.0f, 0.0f, 0};
+                check_scaled_exact(s, (ScaleKind)kind, by_col);
+            }
+        }
+    }
+}
+
+static void test_cpu_gemm_scaled_within_bound(void) {
+    for (int kind = OUTER; kind <= EXPONENTS; kind++) {
+        for (int k : {144, 800, 3072}) {
+            for (int layout = 0; layout < 2; layout++) {
+                Shape s = {15, 35, k, 1, CPU_GEMM_E4M3, layout ? CPU_GEMM_E5M2 : CPU_GEMM_E4M3, CPU_GEMM_F32, false, true, layout != 0, 0, 1.0f, layout ? 1.0f : 0.0f, layout};
+                Scaled p(s, (ScaleKind)kind, NORMAL, false, k + layout);
+                std::vector<double> want(s.m * s.n);
+                double naive = 0.0;
+                for (int i = 0; i < s.m * s.n; i++) {
+                    want[i] = p.oracle(i / s.n, i % s.n);
+                    naive = fmax(naive, fabs(p.naive(i / s.n, i % s.n) - want[i]));
+                }
+                for_each_way([&] {
+                    Buffer d = p.run();
+                    double ours = 0.0;
+                    for (int i = 0; i < s.m * s.n; i++) { ours = fmax(ours, fabs(d.get(0, i / s.n, i % s.n) - want[i])); }
+                    CHECK(ours <= 2.0 * naive, "error %g, the definition in FP32 has %g: %s", ours, naive, describe(p).c_str());
+                });
+            }
+        }
+    }
+}
+
+static void test_cpu_gemm_scaled_same_bits_for_any_threads(void) {
+    for (int kind = OUTER; kind <= EXPONENTS; kind++) {
+        for (int level = 0; level <= cpu_gemm_best_level(); level++) {
+            for (int nan = 0; nan <= (kind == EXPONENTS); nan++) {  // an exponent of NaN: the other way
+                Shape s = {100, 150, 1136, 1, CPU_GEMM_E4M3, CPU_GEMM_E4M3, CPU_GEMM_BF16, false, true, true, 0, 1.0f, 1.0f, 1};
+                Scaled p(s, (ScaleKind)kind, NORMAL, false, 1);
+                if (nan) { p.a_exponents[0] = 255; }
+                std::vector<uint8_t> first;
+                for (int threads = 1; threads <= 3; threads++) {
+                    choose(CPU_GEMM_ENGINE_OWN, level, threads);
+                    Buffer d = p.run();
+                    if (first.empty()) { first = d.bytes; }
+                    CHECK(d.bytes == first, "the bits depend on the threads: %s", describe(p).c_str());
+                }
+            }
+        }
+    }
+}
+
+// Equal scales are a scalar: OUTER gives the bits of alpha.
+static void test_cpu_gemm_outer_equal_scales_are_alpha(void) {
+    for_each_way([] {
+        Shape s = {30, 70, 700, 1, CPU_GEMM_E4M3, CPU_GEMM_E5M2, CPU_GEMM_BF16, false, true, true, 0, 1.0f, 1.0f, 1};
+        Scaled p(s, OUTER, NORMAL, false, 4);
+        const float r = 0.013f, q = 0.37f;
+        for (float& x : p.a_scales) { x = r; }
+        for (float& x : p.b_scales) { x = q; }
+        Buffer outer = p.run(), scalar(s.m, s.n, 1, s.d, s.d_by_col, s.pad);
+        CpuGemm g = p.Problem::gemm(&scalar);
+        g.alpha = r * q;
+        cpu_gemm(&g);
+        CHECK(outer.bytes == scalar.bytes, "other bits than alpha's: %s", describe(p).c_str());
+    });
+}
+
+// Packing with exponents: every code, every shift that is allowed, both layouts.
+static void test_cpu_gemm_shift(void) {
+    for (int level = 0; level <= cpu_gemm_best_level(); level++) {
+        const CpuGemmIsa* isa = cpu_gemm_isa(level, true);
+        for (int type = CPU_GEMM_E4M3; type <= CPU_GEMM_E5M2; type++) {
+            const int rows = 35, k = 272, unit = isa->bf16 ? 2 : 1, steps = k / unit, ld = 320;
+            Buffer x(rows, k, 1, (CpuGemmType)type, false, 0);
+            for (int i = 0; i < rows * k; i++) { x.bytes[i] = (uint8_t)(i * 37 + i / 256); }
+            std::vector<uint8_t> down((k + 31) / 32 * rows);
+            for (size_t i = 0; i < down.size(); i++) { down[i] = (uint8_t)(i * 7 % 101); }
+            const CpuGemmSide side = {x.bytes.data(), x.type, k, 1};
+            for (int by_step = 0; by_step < 2; by_step++) {
+                std::vector<uint32_t> out(320 * 320, 0xdeadbeef);
+                isa->pack(out.data(), ld, by_step, &side, rows, k, 0, rows, 0, steps);
+                isa->shift(out.data(), ld, by_step, down.data(), rows, 0, rows, 0, steps);
+                for (int r = 0; r < rows; r++) {
+                    for (int q = 0; q < k; q++) {
+                        const uint32_t got = out[by_step ? q / unit * ld + r : r * ld + q / unit];
+                        const float have = unit == 1 ? cpu_gemm_bits_float(got) : cpu_gemm_bits_float((got >> (16 * (q % 2))) << 16), code = x.get(0, r, q);
+                        const float want = ldexpf(code, -(int)down[q / 32 * rows + r]);
+                        CHECK(isnan(want) ? isnan(have) : have == want && signbit(have) == signbit(want), "%s %s by_step %d row %d k %d: %g / 2^%d is %g", isa->name, type_names[type],
+                              by_step, r, q, code, down[q / 32 * rows + r], have);
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Exponents to both ends. Row i of A holds integers in block i % 3 alone, so that D is one exact dot product times a power of two, rounded once.
+static void test_cpu_gemm_exponents_to_the_ends(void) {
+    static const struct { int a_low, a_high, b_low, b_high, idle; bool shifts; } table[] = {  // idle: the exponent of A's blocks of zeros
+        {117, 137, 117, 137, 0, true}, {90, 140, 100, 150, 0, true}, {120, 124, 110, 114, 127, true}, {3, 40, 190, 220, 0, true}, {200, 240, 10, 40, 0, true},
+        {0, 5, 240, 254, 0, true}, {60, 200, 120, 130, 0, false}, {20, 230, 20, 230, 0, false}, {0, 20, 0, 20, 0, false}, {248, 254, 2, 30, 0, true}, {248, 254, 100, 127, 0, false},
+        {254, 254, 254, 254, 0, false}, {128, 128, 120, 130, 0, true}, {120, 130, 120, 130, 254, false}, {0, 254, 0, 254, 17, false},
+    };
+    int subnormal = 0, infinite = 0;
+    for (auto& row : table) {
+        for_each_way([&] {
+            Shape s = {48, 40, 96, 1, CPU_GEMM_E4M3, CPU_GEMM_E4M3, CPU_GEMM_F32, false, true, true, 0, 1.0f, 0.0f, 0};
+            Scaled p(s, EXPONENTS, INTEGERS, true, 9);
+            TestRng rng = {test_seed()};
+            auto between = [&](int low, int high) { return (uint8_t)(low + (int)(test_rng_u64(&rng) % (uint64_t)(high - low + 1))); };
+            for (int b = 0; b < 3; b++) {
+                for (int i = 0; i < s.m; i++) { p.a_exponents[b * s.m + i] = b == i % 3 ? between(row.a_low, row.a_high) : (uint8_t)row.idle; }
+                for (int j = 0; j < s.n; j++) { p.b_exponents[b * s.n + j] = between(row.b_low, row.b_high); }
+                for (int i = 0; i < s.m; i++) { for (int k = b * 32; b != i % 3 && k < b * 32 + 32; k++) { p.a.set(0, i, k, k % 2 ? 0.0f : -0.0f); } }
+            }
+            Buffer d(s.m, s.n, 1, s.d, s.d_by_col, s.pad);
+            CpuGemm g = p.gemm(&d), seen = cpu_gemm_row_major(&g);
+            cpu_gemm_mx(&seen);
+            CHECK((seen.a_down != NULL) == row.shifts && seen.wide == !row.shifts, "A %d to %d, B %d to %d: elements are%s shifted", row.a_low, row.a_high, row.b_low, row.b_high,
+                  seen.a_down ? "" : " not");
+            cpu_gemm(&g);
+            for (int i = 0; i < s.m; i++) {
+                for (int j = 0; j < s.n; j++) {
+                    double dot = 0.0;
+                    for (int k = i % 3 * 32; k < i % 3 * 32 + 32; k++) { dot += (double)p.a.get(0, i, k) * p.b.get(0, k, j); }
+                    const int e = p.a_exponents[i % 3 * s.m + i] + p.b_exponents[i % 3 * s.n + j] - 254;
+                    const float want = (float)ldexp(dot, e), got = d.get(0, i, j);
+                    CHECK(got == want, "(%d, %d) is %.9g, not %.9g = %g * 2^%d: A %d to %d, B %d to %d, %s", i, j, got, want, dot, e, row.a_low, row.a_high, row.b_low, row.b_high,
+                          describe(p).c_str());
+                    subnormal += want != 0.0f && fabsf(want) < 0x1p-126f;
+                    infinite += isinf(want);
+                }
+            }
+        });
+    }
+    CHECK(subnormal > 0 && infinite > 0, "%d subnormal and %d infinite results: the test shows less than it says", subnormal, infinite);
+}
+
+// NaN and infinities, among the codes and as an exponent, reach the rows they belong to and no others; so do NaN and infinite scales.
+static void test_cpu_gemm_scaled_non_finite(void) {
+    for (int kind = OUTER; kind <= EXPONENTS; kind++) {
+        for (int way = 0; way < 3; way++) {  // a code, a scale, both
+            for_each_way([&] {
+                Shape s = {20, 70, 272, 1, CPU_GEMM_E5M2, CPU_GEMM_E4M3, CPU_GEMM_F32, false, true, true, 1, 1.0f, 0.0f, 0};
+                Scaled p(s, (ScaleKind)kind, INTEGERS, true, 5);
+                Buffer clean = p.run();
+                const int last = (p.blocks - 1) * s.m;
+                if (way != 1) { p.a.set(0, 7, 271, NAN); p.a.bytes[p.a.at(0, 11, 3)] = 0x7c; }  // conversion would saturate
+                if (way != 0) { p.a_scales[last + 3] = NAN; p.a_exponents[last + 3] = 255; }
+                for (int k = 0; k < s.k; k++) { p.b.set(0, k, 5, 1.0f); }
+                Buffer d = p.run();
+                for (int i = 0; i < s.m; i++) {
+                    for (int j = 0; j < s.n; j++) {
+                        if (j == 5) { if (way != 1 && i == 11) { CHECK(d.get(0, i, j) == INFINITY, "row 11 is %g, not infinite: %s", d.get(0, i, j), describe(p).c_str()); } }
+                        else if ((way != 1 && i == 7) || (way != 0 && i == 3)) { CHECK(isnan(d.get(0, i, j)), "(%d, %d) lost its NaN: %s", i, j, describe(p).c_str()); }
+                        else if (way == 1 || i != 11) { CHECK(d.get(0, i, j) == clean.get(0, i, j), "(%d, %d) is %g: %s", i, j, d.get(0, i, j), describe(p).c_str()); }
+                    }
+                }
+            });
+        }
+    }
+}
+
+// ----------------------------------------------------------------------------
 // Hopper's accumulator, against the model of gemm_hopper.h written with 64-bit integers
 
 static double cut(double x, int fraction_bits) {  // toward zero, to so many bits after the leading one
@@ -494,18 +748,18 @@ static double cut(double x, int fraction_bits) {  // toward zero, to so many bit
     const int e = ilogb(x);
     return ldexp(trunc(ldexp(x, fraction_bits - e)), e - fraction_bits);
 }
-static double hopper_dot(const Problem& p, int x, int i, int j) {
+static double hopper_dot(const Problem& p, int x, int i, int j, int from, int to) {  // over k in [from, to)
     auto exponent = [](float v, CpuGemmType t) { const int least = t == CPU_GEMM_E4M3 ? -6 : -14, e = ilogb(v); return e < least ? least : e; };
     double c = 0.0;
-    for (int k0 = 0; k0 < p.s.k; k0 += 32) {
+    for (int k0 = from; k0 < to; k0 += 32) {
         int top = -10000;
         if (c != 0.0) { top = ilogb(c); }
-        for (int k = k0; k < k0 + 32 && k < p.s.k; k++) {
+        for (int k = k0; k < k0 + 32 && k < to; k++) {
             const float a = p.a.get(x, i, k), b = p.b.get(x, k, j);
             if (a != 0.0f && b != 0.0f) { const int e = exponent(a, p.s.a) + exponent(b, p.s.b); top = e > top ? e : top; }
         }
         double sum = trunc(ldexp(c, 13 - top));
-        for (int k = k0; k < k0 + 32 && k < p.s.k; k++) { sum += trunc(ldexp((double)p.a.get(x, i, k) * p.b.get(x, k, j), 13 - top)); }
+        for (int k = k0; k < k0 + 32 && k < to; k++) { sum += trunc(ldexp((double)p.a.get(x, i, k) * p.b.get(x, k, j), 13 - top)); }
         c = cut(ldexp(sum, top - 13), 13);
     }
     return c;
@@ -527,7 +781,7 @@ static void test_cpu_gemm_hopper_model(void) {
                 cpu_gemm(&g);
                 for (int i = 0; i < s.m; i++) {
                     for (int j = 0; j < s.n; j++) {
-                        const double want = hopper_dot(p, 0, i, j), got = d.get(0, i, j), exact = plain.get(0, i, j);
+                        const double want = hopper_dot(p, 0, i, j, 0, k), got = d.get(0, i, j), exact = plain.get(0, i, j);
                         CHECK(got == want, "(%d, %d) is %.9g, not %.9g: scale %d, %s", i, j, got, want, scale, describe(s).c_str());
                         difference = fmax(difference, fabs(got - exact) / (fabs(exact) + ldexp(1.0, scale)));
                     }
@@ -552,6 +806,32 @@ static void test_cpu_gemm_hopper_exact_integers_and_epilogue(void) {
     CHECK(isnan(d.get(0, 3, 0)) && d.get(0, 4, 0) == want.get(0, 4, 0), "NaN in row 3 gives %g there and %g in row 4", d.get(0, 3, 0), d.get(0, 4, 0));
 }
 
+// Scales of blocks: the truncated accumulator starts anew every 128 and is promoted; of rows and columns: it runs through. Integers stay exact.
+static void test_cpu_gemm_hopper_scaled(void) {
+    choose(CPU_GEMM_ENGINE_OWN, -1, 2);
+    for (int kind = OUTER; kind <= BLOCK128; kind++) {
+        for (int k : {96, 400, 1024}) {
+            Shape s = {9, 37, k, 1, CPU_GEMM_E4M3, CPU_GEMM_E4M3, CPU_GEMM_F32, false, true, false, 0, 1.0f, 0.0f, 0};
+            Scaled p(s, (ScaleKind)kind, NORMAL, false, k);
+            Buffer d(s.m, s.n, 1, s.d, s.d_by_col, 0);
+            CpuGemm g = p.gemm(&d);
+            g.hopper_accumulator = true;
+            cpu_gemm(&g);
+            for (int i = 0; i < s.m; i++) {
+                for (int j = 0; j < s.n; j++) {
+                    float want = 0.0f;
+                    for (int b = 0; b < p.blocks; b++) {
+                        const float part = (float)hopper_dot(p, 0, i, j, b * p.scale_k, k < (b + 1) * p.scale_k ? k : (b + 1) * p.scale_k);
+                        const float scaled = part * (p.a_scales[b * s.m + i] * p.b_scales[b * s.n + j]);
+                        want = b ? want + scaled : scaled;
+                    }
+                    CHECK(d.get(0, i, j) == want, "(%d, %d) is %.9g, not %.9g: %s", i, j, d.get(0, i, j), want, describe(p).c_str());
+                }
+            }
+        }
+    }
+}
+
 int main(int argc, char** argv) {
     static const Test tests[] = {
         {"cpu_gemm_widening_all_codes", test_cpu_gemm_widening_all_codes, QUICK},
@@ -568,8 +848,17 @@ int main(int argc, char** argv) {
         {"cpu_gemm_same_bits_for_any_threads", test_cpu_gemm_same_bits_for_any_threads, QUICK},
         {"cpu_gemm_attention_slices", test_cpu_gemm_attention_slices, QUICK},
         {"cpu_gemm_bias_batches", test_cpu_gemm_bias_batches, QUICK},
+        {"cpu_gemm_scaled_integers", test_cpu_gemm_scaled_integers, QUICK},
+        {"cpu_gemm_scaled_super_blocks", test_cpu_gemm_scaled_super_blocks, QUICK},
+        {"cpu_gemm_scaled_within_bound", test_cpu_gemm_scaled_within_bound, QUICK},
+        {"cpu_gemm_scaled_same_bits_for_any_threads", test_cpu_gemm_scaled_same_bits_for_any_threads, QUICK},
+        {"cpu_gemm_outer_equal_scales_are_alpha", test_cpu_gemm_outer_equal_scales_are_alpha, QUICK},
+        {"cpu_gemm_shift", test_cpu_gemm_shift, QUICK},
+        {"cpu_gemm_exponents_to_the_ends", test_cpu_gemm_exponents_to_the_ends, QUICK},
+        {"cpu_gemm_scaled_non_finite", test_cpu_gemm_scaled_non_finite, QUICK},
         {"cpu_gemm_hopper_model", test_cpu_gemm_hopper_model, QUICK},
         {"cpu_gemm_hopper_exact_integers_and_epilogue", test_cpu_gemm_hopper_exact_integers_and_epilogue, QUICK},
+        {"cpu_gemm_hopper_scaled", test_cpu_gemm_hopper_scaled, QUICK},
     };
     return TEST_MAIN(tests);
 }

@@ -1,10 +1,10 @@
 /* test_cublaslt_rules.cu - what llmc/cpu/cublasLt.h refuses, why and with which status; and what it computes
  *
  * Every row of the rule table has at least one case here (checked), each starts from a product that is accepted and breaks one thing. Then: what is
- * accepted on which architecture, attributes, the meaning of scales, alpha, beta, bias, orders, batches, and the enum values of the toolkit's own
- * header where there is one. CPU device only. */
+ * accepted on which architecture, attributes, the meaning of scales, alpha, beta, bias, orders and batches (values of enumerators and defaults of attributes
+ * against the real library: dev/check_cublaslt.py). Vectors and blocks of scales: the three passes of a linear layer in every mode, on every architecture, against double
+ * with layouts written out here. CPU device only. */
 #include <cublasLt.h>
-#include <ctype.h>
 #include <vector>
 
 #include "dev/test/test.h"
@@ -195,6 +195,15 @@ static const Case plan_cases[] = {
     {"mode_d_fp8", 90, NS, [](Product* p) { types(p, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_8F_E4M3); modes(p, OUTER, OUTER); }},
     {"mode_d_fp8", 90, NS, [](Product* p) { types(p, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_8F_E4M3); modes(p, BLK, VEC128); }},
     {"mode_pointer", 90, IV, [](Product* p) { modes(p, OUTER, OUTER); p->op.b_scale = NULL; }},
+    {"mode_pointer", 100, IV, [](Product* p) { modes(p, VEC32, VEC32); p->op.a_scale = NULL; }},
+    {"mode_pointer", 0, IV, [](Product* p) { p->op.a_scale_mode = BLK; p->op.b_scale_mode = VEC128; }},
+    {"mode_pair", 90, NS, [](Product* p) { modes(p, SCALAR, BLK); }},
+    {"mode_pair", 100, NS, [](Product* p) { modes(p, VEC32, SCALAR); }},
+    {"mode_block_fast", 90, NS, [](Product* p) { modes(p, BLK, VEC128); p->op.fast_accum = 1; }},
+    {"mode_block_fast", 0, NS, [](Product* p) { modes(p, VEC128, VEC128); p->op.fast_accum = 1; }},
+    {"mode_mx_d", 100, NS, [](Product* p) { types(p, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_8F_E4M3); modes(p, VEC32, VEC32); }},
+    {"mode_batch", 90, NS, [](Product* p) { batch2(p); modes(p, OUTER, OUTER); }},
+    {"mode_batch", 120, NS, [](Product* p) { batch2(p); modes(p, VEC32, VEC32); }},
     {"mode_d_out", 0, NS, [](Product* p) { p->op.d_out_scale = p->scales; }},
     {"fast_accum", 0, NS, [](Product* p) { bf16(p); p->op.fast_accum = 1; }},
     {"epilogue_fp8", 0, NS, [](Product* p) { p->op.epilogue = CUBLASLT_EPILOGUE_BGRADA; }},
@@ -239,7 +248,13 @@ static const Case run_cases[] = {
     {"run_in_place", 0, IV, [](Product* p) { bf16(p); p->beta = 1.0f; p->C = p->D; p->c.ld = 33; p->c.cols = p->d.cols = p->b.cols = 16; }},
     {"run_scale_host", 0, IV, [](Product* p) { p->op.a_scale = p->on_host; }},
     {"run_scale_host", 90, IV, [](Product* p) { p->op.b_scale = p->on_host; }},
+    {"run_scale_host", 100, IV, [](Product* p) { modes(p, VEC32, VEC32); p->op.a_scale = p->on_host; }},
+    {"run_scale_beyond", 90, IV, [](Product* p) { modes(p, OUTER, OUTER); p->op.b_scale = p->scales + 20; }},          // 48 of 64 floats
+    {"run_scale_beyond", 90, IV, [](Product* p) { modes(p, BLK, VEC128); p->op.a_scale = p->scales + 61; }},           // 4 floats
+    {"run_scale_beyond", 90, IV, [](Product* p) { modes(p, VEC128, VEC128); p->op.a_scale = p->scales + 36; }},
+    {"run_scale_beyond", 100, IV, [](Product* p) { modes(p, VEC32, VEC32); }},                                          // 512 bytes each
     {"run_scale_align", 90, IV, [](Product* p) { modes(p, BLK, VEC128); p->op.b_scale = p->scales + 1; }},
+    {"run_scale_align", 90, IV, [](Product* p) { modes(p, OUTER, OUTER); p->op.a_scale = p->scales + 2; }},
     {"run_amax_host", 0, IV, [](Product* p) { types(p, CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_8F_E4M3); p->op.amax_d = p->on_host; }},
     {"run_bias_null", 0, IV, [](Product* p) { p->op.epilogue = CUBLASLT_EPILOGUE_BIAS; }},
     {"run_bias_host", 0, IV, [](Product* p) { p->op.epilogue = CUBLASLT_EPILOGUE_BIAS; p->op.bias = p->on_host; }},
@@ -256,8 +271,6 @@ static const Case run_cases[] = {
     {"run_workspace_host", 0, IV, [](Product* p) { p->workspace = NULL; }},
     {"run_workspace_host", 0, IV, [](Product* p) { p->workspace_bytes += 512; }},
     {"run_workspace_align", 0, IV, [](Product* p) { p->workspace += 128; }},
-    {"run_modes", 90, NS, [](Product* p) { modes(p, BLK, VEC128); }},
-    {"run_modes", 100, NS, [](Product* p) { modes(p, VEC32, VEC32); }},
 };
 
 // What breaks these happens between plan and run.
@@ -457,51 +470,6 @@ static void test_cublaslt_handles(void) {
     OK(p.run());
 }
 
-// Enum values against the toolkit's header, where there is one: every NAME = NUMBER of ours that it has must agree.
-static void test_cublaslt_enum_values(void) {
-    std::string text;
-    const char* home = getenv("CUDA_HOME");
-    for (const char* name : {"cublasLt.h", "cublas_api.h"}) {
-        const std::string path = std::string(home ? home : "/usr/local/cuda") + "/include/" + name;
-        FILE* f = fopen(path.c_str(), "r");
-        if (!f) { SKIP("no %s", path.c_str()); }
-        char buffer[65536];
-        size_t n;
-        while ((n = fread(buffer, 1, sizeof(buffer), f)) > 0) { text.append(buffer, n); }
-        fclose(f);
-    }
-    static const struct { const char* name; int value; } ours[] = {
-#define ENUM_VALUE(name, value, ...) {#name, value},
-        CPU_CUBLAS_STATUS_TABLE(ENUM_VALUE) CPU_LT_MATMUL_DESC_TABLE(ENUM_VALUE) CPU_LT_LAYOUT_TABLE(ENUM_VALUE) CPU_LT_PREFERENCE_TABLE(ENUM_VALUE)
-#undef ENUM_VALUE
-#define E(name) {#name, name}
-        E(CUBLAS_OP_N), E(CUBLAS_OP_T), E(CUBLAS_OP_C), E(CUBLAS_COMPUTE_16F), E(CUBLAS_COMPUTE_32F), E(CUBLAS_COMPUTE_32F_PEDANTIC), E(CUBLAS_COMPUTE_32F_FAST_16F),
-        E(CUBLAS_COMPUTE_32F_FAST_16BF), E(CUBLAS_COMPUTE_32F_FAST_TF32), E(CUBLAS_COMPUTE_32F_EMULATED_16BFX9), E(CUBLAS_COMPUTE_64F), E(CUBLAS_COMPUTE_32I),
-        E(CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F), E(CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3), E(CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0),
-        E(CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F), E(CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F), E(CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F),
-        E(CUBLASLT_ORDER_COL), E(CUBLASLT_ORDER_ROW), E(CUBLASLT_EPILOGUE_DEFAULT), E(CUBLASLT_EPILOGUE_RELU), E(CUBLASLT_EPILOGUE_BIAS), E(CUBLASLT_EPILOGUE_GELU),
-        E(CUBLASLT_EPILOGUE_BGRADA), E(CUBLASLT_EPILOGUE_BGRADB), E(CUBLASLT_POINTER_MODE_DEVICE_VECTOR), E(CUBLASLT_SEARCH_BEST_FIT), E(CUBLASLT_BATCH_MODE_POINTER_ARRAY)
-#undef E
-    };
-    int compared = 0;
-    for (auto& e : ours) {
-        size_t at = 0, length = strlen(e.name);
-        while ((at = text.find(e.name, at)) != std::string::npos) {
-            size_t end = at + length;
-            bool whole = !(at > 0 && (isalnum(text[at - 1]) || text[at - 1] == '_'));
-            while (end < text.size() && text[end] == ' ') { end++; }
-            if (whole && text[end] == '=' && isdigit(text[text.find_first_not_of(' ', end + 1)])) {
-                const long theirs = strtol(text.c_str() + end + 1, NULL, 0);
-                CHECK(theirs == e.value, "%s is %ld there, %d here", e.name, theirs, e.value);
-                compared++;
-                break;
-            }
-            at += length;
-        }
-    }
-    CHECK(compared >= 80, "only %d names found", compared);
-}
-
 // ----------------------------------------------------------------------------
 // meaning
 
@@ -608,6 +576,221 @@ static void test_cublaslt_gelu(void) {
         check_gelu<float>(CUDA_R_32F, forward, true);
         check_gelu<__nv_bfloat16>(CUDA_R_16BF, forward, true);
     }
+}
+
+// The scales of one side. They are written to device memory in the order in which they lie there, as a manual would draw them, while `at` keeps them by
+// outer index and block of K. What pads a layout is poison.
+struct Scales {
+    int mode, outer, k, block, blocks;
+    std::vector<float> at;
+    char* device;
+    Scales(int mode_, int outer_, int k_, bool powers, TestRng* rng) : mode(mode_), outer(outer_), k(k_) {
+        block = mode == VEC128 || mode == BLK ? 128 : mode == VEC32 ? 32 : k;
+        blocks = (k + block - 1) / block;
+        at.resize(outer * blocks);
+        for (int r = 0; r < outer; r++) {
+            for (int b = 0; b < blocks; b++) {
+                const float power = ldexpf(1.0f, (int)(test_rng_u64(rng) % 5) - 2), any = 0.01f + (float)test_rng_uniform(rng);
+                at[r * blocks + b] = powers || mode == VEC32 ? power : any;
+                if (mode == SCALAR) { at[r * blocks + b] = at[0]; }
+                if (mode == BLK) { at[r * blocks + b] = at[r / 128 * 128 * blocks + b]; }
+            }
+        }
+        std::vector<float> f;
+        std::vector<uint8_t> bytes;
+        if (mode == SCALAR) { f.push_back(at[0]); }
+        if (mode == OUTER) { f = at; }
+        if (mode == VEC128) { for (int b = 0; b < blocks; b++) { for (int r = 0; r < outer; r++) { f.push_back(at[r * blocks + b]); } } }
+        if (mode == BLK) {
+            for (int r = 0; r < outer; r += 128) {
+                for (int b = 0; b < blocks; b++) { f.push_back(at[r * blocks + b]); }
+                while (f.size() % 4) { f.push_back(NAN); }
+            }
+        }
+        if (mode == VEC32) {
+            for (int tile_r = 0; tile_r < outer; tile_r += 128) {
+                for (int tile_b = 0; tile_b < blocks; tile_b += 4) {
+                    for (int line = 0; line < 32; line++) {
+                        for (int quarter = 0; quarter < 4; quarter++) {
+                            for (int b = tile_b; b < tile_b + 4; b++) {
+                                const int r = tile_r + quarter * 32 + line;
+                                bytes.push_back(r < outer && b < blocks ? (uint8_t)(127 + ilogbf(at[r * blocks + b])) : 0xff);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        if (mode != VEC32) { bytes.resize(f.size() * 4); memcpy(bytes.data(), f.data(), bytes.size()); }
+        cudaMalloc(&device, bytes.size());
+        memcpy(device, bytes.data(), bytes.size());
+    }
+    ~Scales() { cudaFree(device); }
+    Scales(const Scales&) = delete;
+    float operator()(int r, int at_k) const { return at[r * blocks + at_k / block]; }
+};
+
+// One pass of a linear layer x (N,C) -> (N,OC) in cuBLASLt's terms, where A is our gemm()'s B: fprop W x, dgrad W^T dY, wgrad x^T dY^T.
+enum { FPROP, DGRAD, WGRAD };
+typedef struct { const char* name; uint32_t x, w, dy; int mode_a[3], mode_b[3]; int archs[4]; } Recipe;
+static const uint32_t E4 = CUDA_R_8F_E4M3, E5 = CUDA_R_8F_E5M2;
+static const Recipe recipes[] = {
+    {"current", E4, E4, E5, {SCALAR, SCALAR, SCALAR}, {SCALAR, SCALAR, SCALAR}, {89, 90, 100, 120}},
+    {"row", E4, E4, E4, {OUTER, OUTER, OUTER}, {OUTER, OUTER, OUTER}, {90, 90, 90, 90}},
+    {"block", E4, E4, E4, {BLK, BLK, VEC128}, {VEC128, VEC128, VEC128}, {90, 90, 90, 90}},
+    {"mx", E4, E4, E4, {VEC32, VEC32, VEC32}, {VEC32, VEC32, VEC32}, {100, 120, 100, 120}},
+    {"row, E5M2 gradients", E4, E4, E5, {OUTER, OUTER, OUTER}, {OUTER, OUTER, OUTER}, {90, 90, 90, 90}},
+    {"mx, E5M2 gradients", E4, E4, E5, {VEC32, VEC32, VEC32}, {VEC32, VEC32, VEC32}, {100, 120, 100, 120}},
+};
+struct Pass {
+    int m, n, k;
+    uint32_t ta, tb;
+    Pass(const Recipe& r, int pass, int N, int C, int OC) {
+        m = pass == FPROP ? OC : C;
+        n = pass == WGRAD ? OC : N;
+        k = pass == FPROP ? C : pass == DGRAD ? OC : N;
+        ta = pass == WGRAD ? r.x : r.w;
+        tb = pass == FPROP ? r.x : r.dy;
+    }
+};
+
+// Codes are small integers, scales powers of two: D is exact but for its own rounding.
+static void check_scaled(const Recipe& r, int pass, int N, int C, int OC, int variant) {
+    const Pass s(r, pass, N, C, OC);
+    const cudaDataType_t td = variant & 1 ? CUDA_R_32F : CUDA_R_16BF;
+    const bool beta = variant & 2, bias = variant & 4;
+    const CpuGemmType type = cpu_lt_gemm_type(td);
+    Product p((cudaDataType_t)s.ta, (cudaDataType_t)s.tb, td, td, s.m, s.n, s.k);
+    TestRng rng = {(uint64_t)(variant + pass * 8 + N) + test_seed()};
+    Scales sa(r.mode_a[pass], s.m, s.k, true, &rng), sb(r.mode_b[pass], s.n, s.k, true, &rng);
+    fill_fp8(p.A, s.m * s.k, s.ta, variant + 1);
+    fill_fp8(p.B, s.n * s.k, s.tb, variant + 2);
+    p.op.a_scale_mode = r.mode_a[pass];
+    p.op.b_scale_mode = r.mode_b[pass];
+    p.op.a_scale = sa.device;
+    p.op.b_scale = sb.device;
+    p.beta = beta ? 1.0f : 0.0f;
+    if (bias) {
+        p.op.epilogue = CUBLASLT_EPILOGUE_BIAS;
+        p.op.bias_type = CUDA_R_16BF;
+        p.op.bias = p.bias;
+        for (int i = 0; i < s.m; i++) { ((uint16_t*)p.bias)[i] = cpu_gemm_float_to_bf16((float)(i % 9) - 4.0f); }
+    }
+    std::vector<float> a(s.m * s.k), b(s.n * s.k), want(s.m * s.n);  // scaled; both exact
+    for (int i = 0; i < s.m; i++) { for (int k = 0; k < s.k; k++) { a[i * s.k + k] = cpu_gemm_load(p.A, i * s.k + k, cpu_lt_gemm_type(s.ta)) * sa(i, k); } }
+    for (int j = 0; j < s.n; j++) { for (int k = 0; k < s.k; k++) { b[j * s.k + k] = cpu_gemm_load(p.B, j * s.k + k, cpu_lt_gemm_type(s.tb)) * sb(j, k); } }
+    auto c = [](int at) { return (float)(at % 17) - 8.0f; };
+    for (int j = 0; j < s.n; j++) {
+        for (int i = 0; i < s.m; i++) {
+            double sum = 0.0;
+            for (int k = 0; k < s.k; k++) { sum += (double)a[i * s.k + k] * b[j * s.k + k]; }
+            sum += (beta ? c(j * s.m + i) : 0.0) + (bias ? (i % 9) - 4.0 : 0.0);
+            want[j * s.m + i] = type == CPU_GEMM_F32 ? (float)sum : cpu_gemm_bits_float((uint32_t)cpu_gemm_float_to_bf16((float)sum) << 16);
+        }
+    }
+    for (int arch : {0, 80, 89, 90, 100, 120}) {
+        cpu_modes()->arch = arch;
+        cpu_modes()->check = variant & 1;  // poisoned scratch
+        const bool runs = arch == 0 || arch == r.archs[0] || arch == r.archs[1] || arch == r.archs[2] || arch == r.archs[3];
+        for (int at = 0; at < s.m * s.n; at++) { if (type == CPU_GEMM_F32) { ((float*)p.D)[at] = c(at); } else { ((uint16_t*)p.D)[at] = cpu_gemm_float_to_bf16(c(at)); } }
+        char* other = p.C;
+        p.C = p.D;  // in place, as gemm() does
+        if (!runs) { CHECK(p.plan() == NS && p.run() == NS, "%s runs on %d", r.name, arch); }
+        else {
+            OK(p.plan());
+            OK(p.run());
+            for (int at = 0; at < s.m * s.n; at++) {
+                const float got = cpu_gemm_load(p.D, at, type);
+                CHECK(got == want[at], "%s, pass %d, m %d n %d k %d, variant %d, arch %d: (%d, %d) is %g, not %g", r.name, pass, s.m, s.n, s.k, variant, arch, at % s.m, at / s.m, got, want[at]);
+            }
+        }
+        p.C = other;
+    }
+    cpu_modes()->arch = cpu_modes()->check = 0;
+}
+
+static void test_cublaslt_scale_modes_every_pass(void) {
+    static const int sizes[][3] = {{32, 48, 64}, {144, 208, 80}, {272, 144, 400}, {48, 1600, 32}};  // N, C, OC: multiples of 16, not of 32 and 128
+    int variant = 0;
+    for (const Recipe& r : recipes) {
+        for (int pass = FPROP; pass <= WGRAD; pass++) {
+            for (auto& size : sizes) {
+                check_scaled(r, pass, size[0], size[1], size[2], variant % 8);
+                variant += 3;
+            }
+        }
+    }
+    for (int v = 0; v < 8; v++) { for (const Recipe& r : recipes) { check_scaled(r, v % 3, 16, 144, 32, v); } }
+}
+
+// Any scales, any codes: the error against double is at most twice that of the definition evaluated in FP32.
+static void test_cublaslt_scale_modes_within_bound(void) {
+    for (const Recipe& r : recipes) {
+        for (int pass = FPROP; pass <= WGRAD; pass++) {
+            const Pass s(r, pass, 400, 720, 48);
+            Product p((cudaDataType_t)s.ta, (cudaDataType_t)s.tb, CUDA_R_32F, CUDA_R_32F, s.m, s.n, s.k);
+            TestRng rng = {test_seed() + pass};
+            Scales sa(r.mode_a[pass], s.m, s.k, false, &rng), sb(r.mode_b[pass], s.n, s.k, false, &rng);
+            auto random_codes = [&](char* at, int count, uint32_t type) {
+                for (int i = 0; i < count; i++) { at[i] = (char)__nv_cvt_float_to_fp8((float)(40.0 * test_rng_normal(&rng)), __NV_SATFINITE, type == E4 ? __NV_E4M3 : __NV_E5M2); }
+            };
+            random_codes(p.A, s.m * s.k, s.ta);
+            random_codes(p.B, s.n * s.k, s.tb);
+            p.op.a_scale_mode = r.mode_a[pass];
+            p.op.b_scale_mode = r.mode_b[pass];
+            p.op.a_scale = sa.device;
+            p.op.b_scale = sb.device;
+            OK(p.plan());
+            OK(p.run());
+            double ours = 0.0, naive = 0.0;
+            for (int j = 0; j < s.n; j += 7) {
+                for (int i = 0; i < s.m; i += 3) {
+                    double exact = 0.0;
+                    float sum = 0.0f;
+                    for (int k0 = 0; k0 < s.k; k0 += sa.block) {
+                        float part = 0.0f;
+                        for (int k = k0; k < s.k && k < k0 + sa.block; k++) {
+                            const float product = cpu_gemm_load(p.A, i * s.k + k, cpu_lt_gemm_type(s.ta)) * cpu_gemm_load(p.B, j * s.k + k, cpu_lt_gemm_type(s.tb));
+                            exact += (double)product * sa(i, k) * sb(j, k);
+                            part += product;
+                        }
+                        sum += part * (sa(i, k0) * sb(j, k0));
+                    }
+                    naive = fmax(naive, fabs(sum - exact));
+                    ours = fmax(ours, fabs(((float*)p.D)[j * s.m + i] - exact));
+                }
+            }
+            CHECK(ours <= 2.0 * naive && naive > 0.0, "%s, pass %d: error %g, the definition in FP32 has %g", r.name, pass, ours, naive);
+        }
+    }
+}
+
+// 10.x multiplies any layout: with exponents along K, however the matrix is stored, the result is that of TN.
+static void test_cublaslt_mx_any_layout(void) {
+    const int m = 48, n = 80, k = 144;
+    TestRng rng = {test_seed()};
+    Scales sa(VEC32, m, k, true, &rng), sb(VEC32, n, k, true, &rng);
+    std::vector<char> want;
+    cpu_modes()->arch = 100;
+    for (int layout = 0; layout < 4; layout++) {
+        Product p(CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_16BF, m, n, k);
+        std::vector<char> a(m * k), b(n * k);
+        fill_fp8(a.data(), m * k, E4, 1);
+        fill_fp8(b.data(), n * k, E4, 2);
+        const bool a_n = layout & 1, b_t = layout & 2;
+        for (int i = 0; i < m * k; i++) { p.A[a_n ? i % k * m + i / k : i] = a[i]; }
+        for (int i = 0; i < n * k; i++) { p.B[b_t ? i % k * n + i / k : i] = b[i]; }
+        if (a_n) { p.op.trans_a = CUBLAS_OP_N; p.a.rows = p.a.ld = m; p.a.cols = k; }
+        if (b_t) { p.op.trans_b = CUBLAS_OP_T; p.b.rows = p.b.ld = n; p.b.cols = k; }
+        p.op.a_scale_mode = p.op.b_scale_mode = VEC32;
+        p.op.a_scale = sa.device;
+        p.op.b_scale = sb.device;
+        OK(p.plan());
+        OK(p.run());
+        if (want.empty()) { want.assign(p.D, p.D + m * n * 2); }
+        CHECK(!memcmp(want.data(), p.D, want.size()), "layout %d gives other bits than TN", layout);
+    }
+    cpu_modes()->arch = 0;
 }
 
 // An FP8 D: amax before the scale, conversion saturates.
@@ -725,6 +908,38 @@ static void test_cublaslt_hopper_accumulator(void) {
     }
 }
 
+// With blocks of scales the switch counts without FAST_ACCUM, within each 128 of K only; with exponents never.
+static void test_cublaslt_hopper_accumulator_modes(void) {
+    const int m = 16, n = 16, k = 1024;
+    TestRng rng = {7};
+    std::vector<char> codes(m * k);
+    for (char& x : codes) { x = (char)(0x30 + test_rng_u64(&rng) % 32); }
+    double lost[6] = {0.0};
+    for (int mode : {OUTER, VEC128, VEC32}) {
+        std::vector<float> results[2];
+        for (int on = 0; on < 2; on++) {
+            Product p(CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_32F, CUDA_R_32F, m, n, k);
+            Scales sa(mode, m, k, true, &rng), sb(mode, n, k, true, &rng);
+            if (mode == VEC32) { memset(sa.device, 127, 4096); memset(sb.device, 127, 4096); }
+            else { for (size_t i = 0; i < sa.at.size(); i++) { ((float*)sa.device)[i] = ((float*)sb.device)[i] = 1.0f; } }
+            memcpy(p.A, codes.data(), codes.size());
+            memcpy(p.B, codes.data(), codes.size());
+            p.op.a_scale_mode = p.op.b_scale_mode = mode;
+            p.op.a_scale = sa.device;
+            p.op.b_scale = sb.device;
+            p.op.fast_accum = mode != VEC128;
+            cpu_modes()->hopper_acc = on;
+            OK(p.plan());
+            OK(p.run());
+            cpu_modes()->hopper_acc = 0;
+            results[on].assign((float*)p.D, (float*)p.D + m * n);
+        }
+        for (int i = 0; i < m * n; i++) { lost[mode] += 1.0 - results[1][i] / results[0][i]; }
+    }
+    CHECK(lost[VEC32] == 0.0, "exponents: the switch costs %g", lost[VEC32]);
+    CHECK(lost[VEC128] > 0.0 && lost[VEC128] < 0.5 * lost[OUTER], "the truncated accumulator loses %g promoted every 128, %g over all of K", lost[VEC128], lost[OUTER]);
+}
+
 // Poisoned memory: nothing depends on the workspace, scratch or unread C; what lies beyond D stays.
 static void test_cublaslt_check_mode(void) {
     cpu_modes()->check = 1;
@@ -752,13 +967,16 @@ int main(int argc, char** argv) {
         {"cublaslt_accepts_model_shapes", test_cublaslt_accepts_model_shapes, QUICK},
         {"cublaslt_attributes", test_cublaslt_attributes, QUICK},
         {"cublaslt_handles", test_cublaslt_handles, QUICK},
-        {"cublaslt_enum_values", test_cublaslt_enum_values, QUICK},
         {"cublaslt_fp8_formula", test_cublaslt_fp8_formula, QUICK},
+        {"cublaslt_scale_modes_every_pass", test_cublaslt_scale_modes_every_pass, QUICK},
+        {"cublaslt_scale_modes_within_bound", test_cublaslt_scale_modes_within_bound, QUICK},
+        {"cublaslt_mx_any_layout", test_cublaslt_mx_any_layout, QUICK},
         {"cublaslt_gelu", test_cublaslt_gelu, QUICK},
         {"cublaslt_fp8_d", test_cublaslt_fp8_d, QUICK},
         {"cublaslt_bf16_layouts", test_cublaslt_bf16_layouts, QUICK},
         {"cublaslt_batches", test_cublaslt_batches, QUICK},
         {"cublaslt_hopper_accumulator", test_cublaslt_hopper_accumulator, QUICK},
+        {"cublaslt_hopper_accumulator_modes", test_cublaslt_hopper_accumulator_modes, QUICK},
         {"cublaslt_check_mode", test_cublaslt_check_mode, QUICK},
     };
     return TEST_MAIN(tests);

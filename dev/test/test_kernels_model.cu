@@ -653,19 +653,21 @@ static void test_classifier_gradient(void) {
 template <class T>
 static void test_classifier_special(void) {
     Lab lab;
-    const int rows = 4, V = 300, Vp = 384;
+    const int rows = 6, V = 300, Vp = 384;
     Floats z = make_input<T>(INPUT_RANDOM, rows * Vp, 1);
     for (int v = 0; v < V; v++) { z[Vp + v] = ref_round<T>(-7.25f); }
     for (int v = 0; v < V; v += 2) { z[2 * Vp + v] = -INFINITY; }
     z[3 * Vp + 299] = NAN;
-    std::vector<int> target = {5, 299, 1, 0};
-    float* losses = lab_zeros<float>(&lab, rows);
+    std::vector<int> target = {5, 299, 1, 0, NO_TARGET, NO_TARGET};
+    float* losses = lab_upload(&lab, std::vector<float>{0, 0, 0, 0, 2.5f, 0});
     T* logits = lab_put<T>(&lab, z);
     fused_classifier(logits, losses, lab_upload(&lab, target), 1.0f, rows, V, Vp, true, lab.dev.stream);
     Floats loss = lab_get(&lab, losses, rows), grad = lab_get(&lab, logits, rows * Vp);
     CHECK(isfinite(loss[0]) && isfinite(loss[2]) && isnan(loss[3]), "losses %g %g %g %g", loss[0], loss[1], loss[2], loss[3]);
     CHECK(fabs(loss[1] - log(300.0)) <= 2 * FLT_EPSILON * (log(300.0) + 7.25), "equal logits: loss %.9g, log V = %.9g", loss[1], log(300.0));
     for (int v = 0; v < V; v += 2) { CHECK(grad[2 * Vp + v] == 0, "gradient of a logit of -inf: %g", grad[2 * Vp + v]); }
+    CHECK(loss[4] == 2.5f && loss[5] == 0, "rows without a target: losses %g %g", loss[4], loss[5]);
+    for (int v = 0; v < 2 * Vp; v++) { CHECK(grad[4 * Vp + v] == 0, "a row without a target has gradient %g", grad[4 * Vp + v]); }
     double sum = 0;
     for (int v = 0; v < V; v++) { sum += grad[v]; }
     CHECK(fabs(sum) <= V * (sizeof(T) == 2 ? 0x1p-9 : 0x1p-24), "gradients of a row add up to %g", sum);  // each of at most 1 is rounded once

@@ -116,7 +116,7 @@ static void adamw_lowp(Floats* p, Floats* m, Floats* v, const Floats& grad, cons
     }
 }
 static AdamWParams adam_params(int step, float weight_decay) {
-    AdamWParams a = {1e-2f, 0.9f, 0.95f, 1e-8f, weight_decay, 0, 0, 0.37f, noise_key(42, step, 0, NOISE_PARAMETERS, 3)};
+    AdamWParams a = {1e-2f, 0.9f, 0.95f, 1e-8f, weight_decay, 0, 0, 0.37f, noise_key(42, step, 0, NOISE_PARAMETERS, 3), noise_key(42, step, 0, NOISE_M, 3), noise_key(42, step, 0, NOISE_V, 3)};
     a.beta1_correction = 1.0f - powf(a.beta1, (float)step);
     a.beta2_correction = 1.0f - powf(a.beta2, (float)step);
     return a;

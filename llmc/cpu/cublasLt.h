@@ -4,14 +4,18 @@
  *            compute capability that the device plays (GPT_CPU_ARCH) is refused here with the same status; cpu_cublaslt_last_reason() says why.
  *            The rules are one table in cublas_rules.h.
  * Numerics:  D = scaleD * (alpha * scaleA * scaleB * op(A) op(B) + beta * scaleC * C + bias). Products exact, sums in FP32, one rounding to D's type.
- *            alpha * scaleA * scaleB is one float, made in double. AMAX_D is taken before scaleD. Same bits for any number of threads (gemm.h).
+ *            SCALAR_32F: alpha * scaleA * scaleB is one float, made in double. OUTER_VEC_32F: the sum times (scaleA[i] * scaleB[j]), one float, then alpha: the
+ *            same bits for equal scales and alpha 1. VEC128_32F, BLK128x128_32F: each 128 of K in FP32, times (scaleA * scaleB), added in the order of K.
+ *            VEC32_UE8M0: each product times 2^(eA + eB - 254), summed in FP32. Layouts of scales: cpu_lt_scales. AMAX_D is taken before scaleD.
+ *            Same bits for any number of threads (gemm.h).
  *            GELU_AUX_BIAS: with Z for the whole right side above, aux = Z rounded, D = gelu(Z), tanh form, of Z not rounded. DGELU: D = gelu'(aux) * Z.
- *            With GPT_CPU_HOPPER_ACCUMULATOR=1 FP8 products with FAST_ACCUM use the truncated accumulator of gemm_hopper.h.
- * Runs:      BF16 x BF16 -> BF16 or FP32, FP32 x FP32 -> FP32, E4M3 x E4M3, E4M3 x E5M2 and E5M2 x E4M3 -> BF16, FP32 or FP8, scalar scales, DEFAULT and BIAS
- *            epilogues, without FP8 also GELU_AUX_BIAS and DGELU, strided batches, row and column order. What the real library would run and this one does not (FP16, other epilogues, vector
- *            and block scales) answers NOT_SUPPORTED with a reason that begins "the CPU device".
+ *            With GPT_CPU_HOPPER_ACCUMULATOR=1 FP8 products with FAST_ACCUM use the truncated accumulator of gemm_hopper.h, and so does each 128 of K with
+ *            block scales, where promotion is part of the arithmetic. VEC32_UE8M0 never does: no Hopper has it.
+ * Runs:      BF16 x BF16 -> BF16 or FP32, FP32 x FP32 -> FP32, E4M3 x E4M3, E4M3 x E5M2 and E5M2 x E4M3 -> BF16, FP32 or FP8, all scale modes of FP8, DEFAULT
+ *            and BIAS epilogues, without FP8 also GELU_AUX_BIAS and DGELU, strided batches, row and column order. What the real library would run and this one
+ *            does not (FP16, other epilogues, vectors and blocks of scales in batches) answers NOT_SUPPORTED with a reason that begins "the CPU device".
  * Memory:    descriptors belong to the caller (Create/Destroy); cublasLtMatmul executes before it returns and uses no workspace, but demands it.
- * Tests:     dev/test/test_cublaslt_rules.cu, dev/test/test_cpu_gemm.cu */
+ * Tests:     dev/test/test_cublaslt_rules.cu, dev/test/test_cpu_gemm.cu; enumerators and attributes against the real library: dev/check_cublaslt.py */
 #ifndef LLMC_CPU_CUBLASLT_H
 #define LLMC_CPU_CUBLASLT_H
 
@@ -345,6 +349,30 @@ static inline CpuGemmMatrix cpu_lt_matrix(const void* data, const cublasLtMatrix
     const bool across = (layout->order == CUBLASLT_ORDER_ROW) != (trans != CUBLAS_OP_N);  // rows are contiguous
     return {data, cpu_lt_gemm_type(layout->type), across ? layout->ld : 1, across ? 1 : layout->ld, layout->batch_offset};
 }
+// The scales of A (outer: rows of op(A)) or B (columns of op(B)) as gemm.h reads them, s[block of K * outer + r]. As they lie in device memory:
+//   OUTER_VEC_32F       float [outer]
+//   VEC128_32F          float [ceil(k / 128)][outer]
+//   BLK128x128_32F      float [ceil(outer / 128)][ceil(k / 128), rounded up to a multiple of 4]
+//   VEC32_UE8M0         bytes, below
+static inline const float* cpu_lt_scales(int32_t mode, const void* at, int64_t outer, int64_t k, int slot) {
+    const float* s = (const float*)at;
+    if (mode != CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F) { return s; }
+    const int64_t blocks = (k + 127) / 128, stride = (blocks + 3) / 4 * 4;
+    float* out = (float*)cpu_gemm_scratch(slot, (size_t)(blocks * outer) * sizeof(float));
+    for (int64_t b = 0; b < blocks; b++) { for (int64_t r = 0; r < outer; r++) { out[b * outer + r] = s[r / 128 * stride + b]; } }
+    return out;
+}
+// VEC32_UE8M0: tiles of 128 outer x 4 blocks of 32, 512 bytes each, those along K next to each other; in a tile, 32 groups of 16 bytes, group r % 32,
+// in it 4 bytes for each of r, r + 32, r + 64, r + 96. What pads the last tiles is not read.
+static inline const uint8_t* cpu_lt_exponents(const void* at, int64_t outer, int64_t k, int slot) {
+    const int64_t blocks = (k + 31) / 32, across = (blocks + 3) / 4;
+    uint8_t* out = (uint8_t*)cpu_gemm_scratch(slot, (size_t)(blocks * outer));
+    for (int64_t r = 0; r < outer; r++) {
+        const uint8_t* row = (const uint8_t*)at + r / 128 * across * 512 + r % 32 * 16 + r % 128 / 32 * 4;
+        for (int64_t b = 0; b < blocks; b++) { out[b * outer + r] = row[b / 4 * 512 + b % 4]; }
+    }
+    return out;
+}
 static inline float cpu_lt_scalar(const void* pointer) { return pointer ? *(const float*)pointer : 1.0f; }
 
 // FP8 D: through floats, since amax comes before the scale and the scale before the conversion. Small in training (D is BF16 there), so plain.
@@ -423,14 +451,23 @@ static inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMat
     g.b = cpu_lt_matrix(B, b, op->trans_b);
     g.c = cpu_lt_matrix(C, c, CUBLAS_OP_N);
     g.d = cpu_lt_matrix(D, d, CUBLAS_OP_N);
-    g.alpha = (float)((double)q.alpha * cpu_lt_scalar(op->a_scale) * cpu_lt_scalar(op->b_scale));
+    if (cpu_lt_mx_mode(&q)) {
+        g.scale_k = 32;
+        g.a_exponents = cpu_lt_exponents(op->a_scale, q.m, q.k, CPU_GEMM_SCRATCH_SCALES_A);
+        g.b_exponents = cpu_lt_exponents(op->b_scale, q.n, q.k, CPU_GEMM_SCRATCH_SCALES_B);
+    } else if (!cpu_lt_scalar_modes(&q)) {
+        g.scale_k = cpu_lt_block_modes(&q) ? 128 : q.k;
+        g.a_scales = cpu_lt_scales(op->a_scale_mode, op->a_scale, q.m, q.k, CPU_GEMM_SCRATCH_SCALES_A);
+        g.b_scales = cpu_lt_scales(op->b_scale_mode, op->b_scale, q.n, q.k, CPU_GEMM_SCRATCH_SCALES_B);
+    }
+    g.alpha = cpu_lt_scalar_modes(&q) ? (float)((double)q.alpha * cpu_lt_scalar(op->a_scale) * cpu_lt_scalar(op->b_scale)) : q.alpha;
     g.beta = q.beta * cpu_lt_scalar(op->c_scale);
     if (cpu_lt_uses_bias(&q)) {
         g.bias = op->bias;
         g.bias_type = cpu_lt_gemm_type(q.bias_type);
         g.bias_batch_stride = op->bias_batch_stride;
     }
-    g.hopper_accumulator = q.fp8 && op->fast_accum && cpu_modes()->hopper_acc;
+    g.hopper_accumulator = q.fp8 && (op->fast_accum || cpu_lt_block_modes(&q)) && cpu_modes()->hopper_acc;  // exponents: cpu_gemm ignores it
     float* sums = NULL;
     if (d8 || gelu) {
         sums = (float*)cpu_gemm_scratch(CPU_GEMM_SCRATCH_OTHER, (size_t)g.m * g.n * g.batch * sizeof(float));

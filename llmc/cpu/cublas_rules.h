@@ -5,7 +5,8 @@
  * The first row whose condition holds wins; its name, reason and the product's sizes and types are what cpu_cublaslt_last_reason() returns.
  * Architectures: GPT_CPU_ARCH = 80, 89, 90, 100, 120; 0 plays none in particular: every scale mode of any of them, and the TN rule.
  * Sources: cuBLAS's documentation and header; where neither speaks, the stricter reading, so that what runs here does not fail on a GPU: N's divisor, FP8
- * batches with BIAS, FAST_ACCUM without FP8, AMAX_D without FP8 D, AUX_DATA_TYPE set though it is D's. Included by cublasLt.h.
+ * batches with BIAS, FAST_ACCUM without FP8 or with scales of blocks of 128, the alignment of vectors of scales, AMAX_D without FP8 D, AUX_DATA_TYPE set though
+ * it is D's. Included by cublasLt.h.
  * Tests: dev/test/test_cublaslt_rules.cu has a case for every row. */
 #ifndef LLMC_CPU_CUBLAS_RULES_H
 #define LLMC_CPU_CUBLAS_RULES_H
@@ -87,6 +88,7 @@ static inline bool cpu_lt_mode_pair_ok(const CpuLtQuery* q) {
     return a == b || (a == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F && b == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F) ||
            (a == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F && b == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
 }
+static inline bool cpu_lt_mx_mode(const CpuLtQuery* q) { return cpu_lt_mode(q, CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0); }
 static inline bool cpu_lt_scale_mode_ok(int32_t mode) { return mode >= 0 && mode < CUBLASLT_MATMUL_MATRIX_SCALE_END; }
 static inline uint32_t cpu_lt_min_alignment(const CpuLtQuery* q) {
     const cublasLtMatmulPreferenceOpaque_t* p = q->preference;
@@ -105,10 +107,20 @@ static inline bool cpu_lt_on_device(const void* p, int64_t bytes) {
     return cpu_device_range(p, &base, &size) && (uintptr_t)p + (uint64_t)bytes <= base + size;
 }
 static inline bool cpu_lt_device_or_null(const void* p, int64_t bytes) { return !p || cpu_lt_on_device(p, bytes); }
-// A scale is a float, or several, or bytes: only its beginning is looked at.
+// Where a scale begins; run_scale_beyond looks at its end.
 static inline bool cpu_lt_scales_on_device(const cublasLtMatmulDescOpaque_t* op) {
     return cpu_lt_device_or_null(op->a_scale, 4) && cpu_lt_device_or_null(op->b_scale, 4) && cpu_lt_device_or_null(op->c_scale, 4) &&
            cpu_lt_device_or_null(op->d_scale, 4);
+}
+// How long the scales of a matrix with this outer size and contraction k are; the layouts are cpu_lt_scales' (cublasLt.h).
+static inline int64_t cpu_lt_scale_bytes(int32_t mode, int64_t outer, int64_t k) {
+    switch (mode) {
+        case CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F: return outer * 4;
+        case CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F: return (k + 127) / 128 * outer * 4;
+        case CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F: return (outer + 127) / 128 * ((k + 511) / 512 * 4) * 4;
+        case CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0: return (outer + 127) / 128 * ((k + 127) / 128) * 512;
+    }
+    return 4;
 }
 static inline int64_t cpu_lt_bytes(const cublasLtMatrixLayoutOpaque_t* l) {
     const int64_t inner = (int64_t)(l->order == CUBLASLT_ORDER_ROW ? l->cols : l->rows), outer = (int64_t)(l->order == CUBLASLT_ORDER_ROW ? l->rows : l->cols);
@@ -205,7 +217,7 @@ static inline bool cpu_lt_same_layout(const cublasLtMatrixLayoutOpaque_t* x, con
     X(mode_outer_arch, LIBRARY, PLAN, NOT_SUPPORTED, cpu_lt_mode(q, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F) && q->arch && q->arch != 90, \
       "OUTER_VEC_32F scales exist on compute capability 9.0 only") \
     X(mode_block_arch, LIBRARY, PLAN, NOT_SUPPORTED, cpu_lt_block_modes(q) && q->arch && q->arch != 90, "VEC128_32F and BLK128x128_32F scales exist on compute capability 9.0 only") \
-    X(mode_mx_arch, LIBRARY, PLAN, NOT_SUPPORTED, cpu_lt_mode(q, CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0) && q->arch && q->arch < 100, \
+    X(mode_mx_arch, LIBRARY, PLAN, NOT_SUPPORTED, cpu_lt_mx_mode(q) && q->arch && q->arch < 100, \
       "VEC32_UE8M0 scales need compute capability 10.0 or newer") \
     X(mode_blk_blk, LIBRARY, PLAN, NOT_SUPPORTED, q->op->a_scale_mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F && \
       q->op->b_scale_mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F, "BLK128x128_32F x BLK128x128_32F does not exist: one side must be VEC128_32F") \
@@ -214,6 +226,9 @@ static inline bool cpu_lt_same_layout(const cublasLtMatrixLayoutOpaque_t* x, con
     X(mode_d_fp8, LIBRARY, PLAN, NOT_SUPPORTED, (cpu_lt_block_modes(q) || cpu_lt_mode(q, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F)) && cpu_lt_is_fp8(q->d->type), \
       "an FP8 D cannot be made with OUTER_VEC_32F, VEC128_32F or BLK128x128_32F scales") \
     X(mode_pointer, LIBRARY, PLAN, INVALID_VALUE, !cpu_lt_scalar_modes(q) && (!q->op->a_scale || !q->op->b_scale), "vector and block scale modes need A_SCALE_POINTER and B_SCALE_POINTER") \
+    X(mode_block_fast, LIBRARY, PLAN, NOT_SUPPORTED, cpu_lt_block_modes(q) && q->op->fast_accum, "VEC128_32F and BLK128x128_32F scales promote every 128 of K: there is no FAST_ACCUM") \
+    X(mode_mx_d, DEVICE, PLAN, NOT_SUPPORTED, cpu_lt_mx_mode(q) && cpu_lt_is_fp8(q->d->type), "the CPU device makes no FP8 D with VEC32_UE8M0 scales") \
+    X(mode_batch, DEVICE, PLAN, NOT_SUPPORTED, !cpu_lt_scalar_modes(q) && q->d->batch_count > 1, "the CPU device runs no batches with vector and block scales") \
     X(mode_d_out, DEVICE, PLAN, NOT_SUPPORTED, q->op->d_out_scale || q->op->d_out_scale_mode, "the CPU device does not make scales of D (D_OUT_SCALE)") \
     X(fast_accum, LIBRARY, PLAN, NOT_SUPPORTED, q->op->fast_accum && !q->fp8, "FAST_ACCUM is for FP8 matrices") \
     /* epilogues */ \
@@ -253,8 +268,10 @@ static inline bool cpu_lt_same_layout(const cublasLtMatrixLayoutOpaque_t* x, con
     X(run_beta_fp8_d, LIBRARY, RUN, NOT_SUPPORTED, q->beta != 0.0f && cpu_lt_is_fp8(q->d->type), "beta must be 0 where D is FP8") \
     X(run_in_place, LIBRARY, RUN, INVALID_VALUE, q->beta != 0.0f && q->C == q->D && !cpu_lt_same_layout(q->c, q->d), "C is D in place, but their layouts or types differ") \
     X(run_scale_host, LIBRARY, RUN, INVALID_VALUE, !cpu_lt_scales_on_device(q->op), "a scale pointer is not device memory") \
-    X(run_scale_align, LIBRARY, RUN, INVALID_VALUE, cpu_lt_block_modes(q) && (!cpu_lt_aligned(q->op->a_scale, 16) || !cpu_lt_aligned(q->op->b_scale, 16)), \
-      "VEC128_32F and BLK128x128_32F scales must be aligned to 16 bytes") \
+    X(run_scale_beyond, LIBRARY, RUN, INVALID_VALUE, !cpu_lt_device_or_null(q->op->a_scale, cpu_lt_scale_bytes(q->op->a_scale_mode, q->m, q->k)) || \
+      !cpu_lt_device_or_null(q->op->b_scale, cpu_lt_scale_bytes(q->op->b_scale_mode, q->n, q->k)), "the scales of A or B reach beyond their device allocation: their mode and the sizes need more") \
+    X(run_scale_align, LIBRARY, RUN, INVALID_VALUE, !cpu_lt_scalar_modes(q) && (!cpu_lt_aligned(q->op->a_scale, 16) || !cpu_lt_aligned(q->op->b_scale, 16)), \
+      "vectors and blocks of scales must be aligned to 16 bytes") \
     X(run_amax_host, LIBRARY, RUN, INVALID_VALUE, !cpu_lt_device_or_null(q->op->amax_d, 4), "AMAX_D_POINTER is not device memory") \
     X(run_bias_null, LIBRARY, RUN, INVALID_VALUE, cpu_lt_uses_bias(q) && !q->op->bias, "the epilogue BIAS needs BIAS_POINTER") \
     X(run_bias_host, LIBRARY, RUN, INVALID_VALUE, cpu_lt_uses_bias(q) && !cpu_lt_on_device(q->op->bias, cpu_lt_bias_bytes(q)), "the bias is not in device memory, or shorter than M") \
@@ -267,8 +284,7 @@ static inline bool cpu_lt_same_layout(const cublasLtMatrixLayoutOpaque_t* x, con
       "the auxiliary matrix overlaps D: a GPU would give an undefined result") \
     X(run_workspace_small, LIBRARY, RUN, INVALID_VALUE, q->workspace_bytes < (q->algo ? q->algo->data[1] : cpu_lt_workspace_needed(q)), "the workspace is smaller than the algorithm needs") \
     X(run_workspace_host, LIBRARY, RUN, INVALID_VALUE, !cpu_lt_on_device(q->workspace, (int64_t)q->workspace_bytes), "the workspace is not in device memory, or is not that long") \
-    X(run_workspace_align, LIBRARY, RUN, INVALID_VALUE, !cpu_lt_aligned(q->workspace, 256), "the workspace must be aligned to 256 bytes") \
-    X(run_modes, DEVICE, RUN, NOT_SUPPORTED, !cpu_lt_scalar_modes(q), "the CPU device does not execute vector and block scales yet")
+    X(run_workspace_align, LIBRARY, RUN, INVALID_VALUE, !cpu_lt_aligned(q->workspace, 256), "the workspace must be aligned to 256 bytes")
 
 enum {
 #define CPU_LT_RULE_ENUM(name, who, when, status, condition, reason) CPU_LT_RULE_##name,

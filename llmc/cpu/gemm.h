@@ -1,8 +1,11 @@
-/* gemm.h - matrix products of the CPU device: D = alpha * A B + beta * C + bias
+/* gemm.h - matrix products of the CPU device: D = alpha * A B + beta * C + bias, A and B with scales of rows, columns or blocks if asked
  *
  * What:      cpu_gemm(&g) for one product or a strided batch. Two engines: our own (always), oneDNN (when built with GPT_WITH_ONEDNN).
  * Shapes:    A (m,k), B (k,n), C and D (m,n); each by row and column stride, one of which is 1; slices of wider matrices are fine. A, B: BF16, E4M3, E5M2 or
  *            FP32; C, D: BF16 or FP32, C may be D. No alignment is needed beyond the element's.
+ * Scales:    a_scales (ceil(k / scale_k), m), b_scales (.., n), f32: each scale_k elements along K are summed, times (a_scale * b_scale), added in the order of
+ *            K. scale_k >= k: one scale a row of A and column of B. Exponents (bytes e, 2^(e - 127), 255: NaN) instead of scales, scale_k = 32: each product
+ *            times 2^(ea + eb - 254), exactly, then summed. Usually elements are shifted while they are packed (cpu_gemm_mx says when not).
  * Numerics:  products exact, sums in FP32, one rounding at the end. The order of additions depends on the shape and the instruction set alone: K is cut at
  *            multiples of CPU_GEMM_KC and never across threads, so the result has the same bits for any number of threads. Subnormals: gemm_kernels.h.
  * Memory:    packed operands and tiles live in scratch of the calling threads, grown on demand, freed when they end.
@@ -16,6 +19,7 @@
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
+#include <math.h>
 #include <sched.h>
 
 #include "llmc/common.h"
@@ -37,7 +41,13 @@ typedef struct {
     CpuGemmType bias_type;       // F32 or BF16
     bool bias_along_n;
     int64_t bias_batch_stride;   // in elements
-    bool hopper_accumulator;     // FP8 inputs only: the truncated accumulator of gemm_hopper.h
+    bool hopper_accumulator;     // FP8 inputs only, not with exponents: the truncated accumulator of gemm_hopper.h, started anew every scale_k
+    int64_t scale_k;             // see the top; 0: neither scales nor exponents. Otherwise batch is 1; scale_k < k: a multiple of 32 that divides 512
+    const float *a_scales, *b_scales;
+    const uint8_t *a_exponents, *b_exponents;  // FP8 inputs only
+    // for cpu_gemm itself: what exponents have become
+    const uint8_t *a_down, *b_down;            // elements are divided by 2^down while they are packed
+    bool wide;                                 // scales are powers of two whose products a float may not hold
 } CpuGemm;
 
 // Where results come from; for tests and benchmarks. level -1: the best there is. max_threads 0: as many as OpenMP gives.
@@ -56,7 +66,9 @@ inline CpuGemmSettings* cpu_gemm_settings(void) {
 // ----------------------------------------------------------------------------
 // scratch, tickets and barriers
 
-enum { CPU_GEMM_SCRATCH_A, CPU_GEMM_SCRATCH_B, CPU_GEMM_SCRATCH_TILE, CPU_GEMM_SCRATCH_BIAS, CPU_GEMM_SCRATCH_OTHER, CPU_GEMM_SCRATCH_COUNT };
+enum { CPU_GEMM_SCRATCH_A, CPU_GEMM_SCRATCH_B, CPU_GEMM_SCRATCH_TILE, CPU_GEMM_SCRATCH_BIAS, CPU_GEMM_SCRATCH_OTHER,
+       CPU_GEMM_SCRATCH_SCALES_A, CPU_GEMM_SCRATCH_SCALES_B,                               // the caller's, scales put in order
+       CPU_GEMM_SCRATCH_MX_A, CPU_GEMM_SCRATCH_MX_B, CPU_GEMM_SCRATCH_COUNT };
 struct CpuGemmScratch {
     void* p[CPU_GEMM_SCRATCH_COUNT];
     size_t bytes[CPU_GEMM_SCRATCH_COUNT];
@@ -121,16 +133,25 @@ typedef struct {
     const char* c;
     int d_size, c_size;
     CpuGemmEpilogue e;
+    int64_t block_k, block_steps;           // sums end and are promoted every so many elements, steps; 0: at the end of K
+    const float *a_scales, *b_scales;       // NULL: nothing is promoted
+    const uint8_t *a_down, *b_down;
+    int how;                                // of promote
 } CpuGemmPlan;
 
 static inline int64_t cpu_gemm_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t cpu_gemm_round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
+// sums [+]= part times the scales of block `block` of K, for rows from i and columns from j of the matrix.
+static inline void cpu_gemm_promote(const CpuGemmPlan* p, float* sums, int64_t lds, const float* part, int64_t ldp, int64_t rows, int64_t cols, int64_t i, int64_t j, int64_t block) {
+    p->isa->promote(sums, lds, part, ldp, rows, cols, p->a_scales + block * p->m + i, p->b_scales + block * p->n + j, p->how | (block > 0 ? CPU_GEMM_PROMOTE_ADD : 0));
+}
+
 // One tile of D: rows [i0, i1), columns [j0, j1) of the matrix; a0 and b0 are where the packed super-blocks begin.
 static inline void cpu_gemm_tile(const CpuGemmPlan* p, const uint32_t* pa, const uint32_t* pb, int64_t a0, int64_t b0,
                                  int64_t i0, int64_t i1, int64_t j0, int64_t j1, float* tile) {
     const CpuGemmIsa* isa = p->isa;
-    alignas(64) float block[CPU_GEMM_MAX_ROWS * CPU_GEMM_MAX_VECS * 16];
+    alignas(64) float block[CPU_GEMM_MAX_ROWS * CPU_GEMM_MAX_VECS * 16], part[CPU_GEMM_MAX_ROWS * CPU_GEMM_MAX_VECS * 16];
     const bool one = p->steps <= CPU_GEMM_KC;  // no sums to keep between K blocks
     const int64_t ldt = one ? isa->width : cpu_gemm_round_up(j1 - j0, 16);
     for (int64_t s0 = 0; s0 < p->steps || s0 == 0; s0 += CPU_GEMM_KC) {
@@ -143,10 +164,19 @@ static inline void cpu_gemm_tile(const CpuGemmPlan* p, const uint32_t* pa, const
                 const int rows = (int)cpu_gemm_min(isa->rows, i1 - i);
                 const char* a = (const char*)pa + ((i - a0) * p->a_ld + s0) * 4;
                 float* sums = one ? block : tile + (i - i0) * ldt + (j - j0);
-                isa->kernel[rows - 1][width / 16 - 1](steps, (const uint32_t*)a, p->a_ld, panel, sums, ldt, s0 > 0);
+                const CpuGemmKernel kernel = isa->kernel[rows - 1][width / 16 - 1];
+                const int64_t cols = cpu_gemm_min(width, j1 - j);
+                if (p->block_steps == 0) { kernel(steps, (const uint32_t*)a, p->a_ld, panel, sums, ldt, s0 > 0); }
+                else {
+                    for (int64_t s = 0; s < steps; s += p->block_steps) {
+                        kernel(cpu_gemm_min(p->block_steps, steps - s), (const uint32_t*)a + s, p->a_ld, panel + s * width, part, isa->width, false);
+                        cpu_gemm_promote(p, sums, ldt, part, isa->width, rows, cols, i, j, (s0 + s) / p->block_steps);
+                    }
+                }
                 if (last) {
+                    if (p->a_scales && p->block_steps == 0) { cpu_gemm_promote(p, sums, ldt, sums, ldt, rows, cols, i, j, 0); }
                     isa->epilogue(p->d + (i * p->e.ldd + j) * p->d_size, p->c ? p->c + (i * p->e.ldc + j) * p->c_size : NULL, sums, ldt, rows,
-                                  cpu_gemm_min(width, j1 - j), i, j, &p->e);
+                                  cols, i, j, &p->e);
                 }
             }
         }
@@ -172,10 +202,14 @@ static inline void cpu_gemm_work(const CpuGemmPlan* p, CpuGemmTeam* team, uint32
                     const int64_t s0 = (t < b_tasks ? t : t - b_tasks) % chunks * chunk, s1 = cpu_gemm_min(p->steps, s0 + chunk);
                     if (t < b_tasks) {
                         const int64_t j = n0 + t / chunks * isa->width, width = cpu_gemm_min(isa->width, cpu_gemm_round_up(p->n - j, 16));
-                        isa->pack(pb + (j - n0) * p->steps_padded + s0 * width, width, true, &p->b, p->n, p->k, j, j + width, s0, s1);
+                        uint32_t* to = pb + (j - n0) * p->steps_padded + s0 * width;
+                        isa->pack(to, width, true, &p->b, p->n, p->k, j, j + width, s0, s1);
+                        if (p->b_down) { isa->shift(to, width, true, p->b_down, p->n, j, j + width, s0, s1); }
                     } else {
                         const int64_t i = m0 + (t - b_tasks) / chunks * a_block, rows = cpu_gemm_min(a_block, m1 - i);
-                        isa->pack(pa + (i - m0) * p->a_ld + s0, p->a_ld, false, &p->a, p->m, p->k, i, i + rows, s0, s1);
+                        uint32_t* to = pa + (i - m0) * p->a_ld + s0;
+                        isa->pack(to, p->a_ld, false, &p->a, p->m, p->k, i, i + rows, s0, s1);
+                        if (p->a_down) { isa->shift(to, p->a_ld, false, p->a_down, p->m, i, i + rows, s0, s1); }
                     }
                 }
                 cpu_gemm_end_phase(team, &me, a_tasks + b_tasks);
@@ -220,6 +254,10 @@ static inline CpuGemm cpu_gemm_row_major(const CpuGemm* g) {
         to[i]->col_stride = from[i]->row_stride;
     }
     r.bias_along_n = !g->bias_along_n;
+    r.a_scales = g->b_scales;
+    r.b_scales = g->a_scales;
+    r.a_exponents = g->b_exponents;
+    r.b_exponents = g->a_exponents;
     return r;
 }
 
@@ -256,6 +294,13 @@ static inline CpuGemmPlan cpu_gemm_plan(const CpuGemm* g, int64_t index, int thr
     p.d = (char*)g->d.data + index * g->d.batch_stride * p.d_size;
     p.c = g->beta != 0.0f ? (const char*)g->c.data + index * g->c.batch_stride * p.c_size : NULL;
     p.e = {g->alpha, g->beta, g->c.type, g->d.type, g->c.row_stride, g->d.row_stride, NULL, NULL};
+    p.block_k = g->a_scales && g->scale_k < g->k ? g->scale_k : 0;
+    p.block_steps = p.isa->bf16 ? p.block_k / 2 : p.block_k;
+    p.a_scales = g->a_scales;
+    p.b_scales = g->b_scales;
+    p.a_down = g->a_down;
+    p.b_down = g->b_down;
+    p.how = g->wide ? CPU_GEMM_PROMOTE_WIDE : 0;
     return p;
 }
 
@@ -344,6 +389,7 @@ static inline void cpu_gemm_onednn_task(const CpuGemmPlan* p, int64_t i, int64_t
     if (!cpu_onednn_run(&key, a, b, sums)) {
         fail("build without GPT_WITH_ONEDNN", "oneDNN failed on a block of %lld x %lld x %lld", (long long)key.m, (long long)key.n, (long long)key.k);
     }
+    if (p->a_scales) { cpu_gemm_promote(p, sums, key.n, sums, key.n, key.m, key.n, i, j, 0); }
     p->isa->epilogue(p->d + (i * p->e.ldd + j) * p->d_size, p->c ? p->c + (i * p->e.ldc + j) * p->c_size : NULL, sums, key.n, key.m, key.n, i, j, &p->e);
 }
 
@@ -358,6 +404,7 @@ static inline bool cpu_gemm_prefers_onednn(const CpuGemm* g) {
 static inline bool cpu_gemm_onednn(const CpuGemm* g) {
     const bool narrow_a = g->a.type != CPU_GEMM_F32, narrow_b = g->b.type != CPU_GEMM_F32;
     const CpuGemmPlan first = cpu_gemm_plan(g, 0, 1);
+    if (g->a_down || first.block_k > 0) { return false; }  // it cannot shift, nor stop within K
     if (narrow_a != narrow_b || first.isa->bf16 != narrow_a || g->k < 1) { return false; }  // no BF16 instructions: oneDNN would emulate them
     const int64_t down = (g->m + CPU_ONEDNN_BLOCK - 1) / CPU_ONEDNN_BLOCK, across = (g->n + CPU_ONEDNN_BLOCK - 1) / CPU_ONEDNN_BLOCK;
     const int64_t tasks = down * across * g->batch;
@@ -381,12 +428,72 @@ static inline bool cpu_gemm_onednn(const CpuGemm* g) {
 }
 #endif
 
+// ----------------------------------------------------------------------------
+// exponents
+
+typedef struct { int least, most; bool nan; } CpuGemmExponents;  // over the blocks of 32 that hold anything but zeros
+
+static inline bool cpu_gemm_block_zero(const CpuGemmSide* side, int64_t r, int64_t k0, int64_t k1) {
+    uint8_t any = 0;
+    for (int64_t k = k0; k < k1; k++) { any |= ((const uint8_t*)side->data)[r * side->row_stride + k * side->k_stride]; }
+    return (any & 0x7f) == 0;
+}
+// exponents (ceil(k / 32), rows). Only blocks far below the largest are looked at; one there that holds zeros alone (its exponent is 0) does not count.
+static inline CpuGemmExponents cpu_gemm_exponents(const uint8_t* exponents, const CpuGemmSide* side, int64_t rows, int64_t k) {
+    CpuGemmExponents x = {255, 0, false};
+    const int64_t count = (k + 31) / 32 * rows;
+    for (int64_t i = 0; i < count; i++) { x.most = exponents[i] > x.most ? exponents[i] : x.most; }
+    x.nan = x.most == 255;
+    for (int64_t i = 0; i < count && !x.nan; i++) {
+        const int e = exponents[i];
+        if (e >= x.least) { continue; }
+        if ((e < x.most - 50 || e < 27) && cpu_gemm_block_zero(side, i % rows, i / rows * 32, cpu_gemm_min(k, i / rows * 32 + 32))) { continue; }
+        x.least = e;
+    }
+    if (x.least == 255 && !x.nan) { x.least = x.most = 127; }  // a matrix of zeros
+    return x;
+}
+static inline uint8_t* cpu_gemm_down(const uint8_t* exponents, int most, int64_t count, int slot) {
+    uint8_t* down = (uint8_t*)cpu_gemm_scratch(slot, (size_t)count);
+    for (int64_t i = 0; i < count; i++) { const int d = most - exponents[i]; down[i] = (uint8_t)(d < 0 ? 0 : d > 120 ? 120 : d); }
+    return down;
+}
+static inline float* cpu_gemm_powers(const uint8_t* exponents, int64_t count, int slot) {
+    float* powers = (float*)cpu_gemm_scratch(slot, (size_t)count * sizeof(float));
+    for (int64_t i = 0; i < count; i++) {
+        const uint32_t e = exponents[i];
+        powers[i] = cpu_gemm_bits_float(e == 255 ? 0x7fc00000u : e == 0 ? 0x00400000u : e << 23);
+    }
+    return powers;
+}
+
+// Exponents become something the engine knows. Ordinary case: A's elements are divided by 2^(largest e - their e), B's too, and alpha takes both largest:
+// all that is packed, every product and every sum that is not zero is at least 2^-126 (smallest E5M2 2^-16 times smallest E4M3 2^-9, times 2^-100), so no
+// bit is lost, not even by vdpbf16ps, which flushes subnormals. Else (exponents more than 100 apart, NaN, the sum of the largest beyond 2^100): sums of 32,
+// each times its power of two in double. Both give the exact product times 2^(ea + eb - 254); the order of additions differs.
+static inline void cpu_gemm_mx(CpuGemm* g) {
+    const CpuGemmSide a = {g->a.data, g->a.type, g->a.row_stride, g->a.col_stride}, b = {g->b.data, g->b.type, g->b.col_stride, g->b.row_stride};
+    const CpuGemmExponents ea = cpu_gemm_exponents(g->a_exponents, &a, g->m, g->k), eb = cpu_gemm_exponents(g->b_exponents, &b, g->n, g->k);
+    const int64_t blocks = (g->k + 31) / 32;
+    const int largest = ea.most + eb.most - 254;
+    if (!ea.nan && !eb.nan && ea.most - ea.least + eb.most - eb.least <= 100 && largest >= -100 && largest <= 100) {
+        g->a_down = cpu_gemm_down(g->a_exponents, ea.most, blocks * g->m, CPU_GEMM_SCRATCH_MX_A);
+        g->b_down = cpu_gemm_down(g->b_exponents, eb.most, blocks * g->n, CPU_GEMM_SCRATCH_MX_B);
+        g->alpha = (float)ldexp((double)g->alpha, largest);
+    } else {
+        g->a_scales = cpu_gemm_powers(g->a_exponents, blocks * g->m, CPU_GEMM_SCRATCH_MX_A);
+        g->b_scales = cpu_gemm_powers(g->b_exponents, blocks * g->n, CPU_GEMM_SCRATCH_MX_B);
+        g->wide = true;
+    }
+}
+
 // D = alpha * A B + beta * C + bias for every product of the batch; returns when D is written.
 static inline void cpu_gemm(const CpuGemm* original) {
     if (original->m <= 0 || original->n <= 0 || original->batch <= 0) { return; }
     CpuGemm g = cpu_gemm_row_major(original);
     const bool fp8 = g.a.type >= CPU_GEMM_E4M3 && g.b.type >= CPU_GEMM_E4M3;
-    if (g.hopper_accumulator && fp8) { cpu_gemm_hopper(&g); return; }
+    if (g.a_exponents) { cpu_gemm_mx(&g); }
+    if (g.hopper_accumulator && fp8 && !g.a_exponents) { cpu_gemm_hopper(&g); return; }
 #if defined(GPT_WITH_ONEDNN)
     const int engine = cpu_gemm_settings()->engine;
     if ((engine == CPU_GEMM_ENGINE_ONEDNN || (engine == CPU_GEMM_ENGINE_AUTO && cpu_gemm_prefers_onednn(&g))) && cpu_gemm_onednn(&g)) { return; }

@@ -8,6 +8,7 @@
  *              sum:       the 33 are added exactly, the result is cut toward zero to 13 fraction bits.
  *            This is what DeepSeek-V3 (section 3.5.2) and the DeepGEMM and SageAttention threads report of the chip: about 14 bits survive, aligned to the
  *            largest exponent, without rounding. Unverified on a chip by us: the choice of the unnormalised exponent and k = 32 a step.
+ *            With scales of blocks of K (128) the accumulator starts anew in each: its sum is promoted to FP32 and scaled there, as DeepSeek-V3 and DeepGEMM do.
  *            Inputs with NaN or infinity: that element's dot product is summed in FP32 instead.
  * Speed:     13 GFLOP/s a core of a Zen 4, 1/16 of the FP32 path; for studies. Tests: dev/test/test_cpu_gemm.cu (against a plain loop in integers). */
 #ifndef LLMC_CPU_GEMM_HOPPER_H
@@ -82,23 +83,29 @@ static inline void cpu_hopper_block(const CpuGemmPlan* p, int64_t j, const CpuHo
         memcpy(&b_exp[k], exponent, sizeof(exponent));
         memcpy(&b_sign[k], sign, sizeof(sign));
     }
-    const int64_t cols = cpu_gemm_min(CPU_HOPPER_LANES, p->n - j);
+    const int64_t cols = cpu_gemm_min(CPU_HOPPER_LANES, p->n - j), block = p->block_k ? p->block_k : k_padded;
     for (int64_t i = 0; i < p->m; i++) {
-        CpuHopperFloat acc = {};
-        for (int64_t k = 0; k < k_padded; k += CPU_HOPPER_STEP) {
-            const int64_t at = i * k_padded + k;
-            cpu_hopper_step(&acc, a->sig + at, a->exp + at, a->sign + at, b_sig + k, b_exp + k, b_sign + k);
-        }
-        float sums[CPU_HOPPER_LANES];
-        memcpy(sums, &acc, sizeof(sums));
-        for (int64_t x = 0; x < cols; x++) {
-            if (!a->bad[i] && !b_bad[x]) { continue; }
-            float sum = 0.0f;
-            for (int64_t k = 0; k < p->k; k++) {
-                sum += cpu_gemm_load(p->a.data, i * p->a.row_stride + k * p->a.k_stride, p->a.type) *
-                       cpu_gemm_load(p->b.data, (j + x) * p->b.row_stride + k * p->b.k_stride, p->b.type);
+        float sums[CPU_HOPPER_LANES] = {0.0f};
+        for (int64_t k0 = 0; k0 < k_padded; k0 += block) {
+            const int64_t k1 = cpu_gemm_min(k_padded, k0 + block);
+            CpuHopperFloat acc = {};
+            for (int64_t k = k0; k < k1; k += CPU_HOPPER_STEP) {
+                const int64_t at = i * k_padded + k;
+                cpu_hopper_step(&acc, a->sig + at, a->exp + at, a->sign + at, b_sig + k, b_exp + k, b_sign + k);
             }
-            sums[x] = sum;
+            float part[CPU_HOPPER_LANES];
+            memcpy(part, &acc, sizeof(part));
+            for (int64_t x = 0; x < cols; x++) {
+                if (!a->bad[i] && !b_bad[x]) { continue; }
+                float sum = 0.0f;
+                for (int64_t k = k0; k < cpu_gemm_min(k1, p->k); k++) {
+                    sum += cpu_gemm_load(p->a.data, i * p->a.row_stride + k * p->a.k_stride, p->a.type) *
+                           cpu_gemm_load(p->b.data, (j + x) * p->b.row_stride + k * p->b.k_stride, p->b.type);
+                }
+                part[x] = sum;
+            }
+            if (p->a_scales) { cpu_gemm_promote(p, sums, CPU_HOPPER_LANES, part, CPU_HOPPER_LANES, 1, cols, i, j, k0 / block); }
+            else { memcpy(sums, part, sizeof(sums)); }
         }
         p->isa->epilogue(p->d + (i * p->e.ldd + j) * p->d_size, p->c ? p->c + (i * p->e.ldc + j) * p->c_size : NULL, sums, CPU_HOPPER_LANES, 1, cols, i, j, &p->e);
     }

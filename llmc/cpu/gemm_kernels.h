@@ -53,6 +53,10 @@ typedef struct {
     CpuGemmKernel kernel[CPU_GEMM_MAX_ROWS][CPU_GEMM_MAX_VECS];  // [rows - 1][columns / 16 - 1]
     // The block of rows x cols at (i, j) of the matrix; c and d point at its first element.
     void (*epilogue)(void* d, const void* c, const float* tile, int64_t ldt, int64_t rows, int64_t cols, int64_t i, int64_t j, const CpuGemmEpilogue* e);
+    // sums (rows, cols) = part * (row[i] * col[j]), or that is added to them (CPU_GEMM_PROMOTE_ADD). part may be sums.
+    void (*promote)(float* sums, int64_t lds, const float* part, int64_t ldp, int64_t rows, int64_t cols, const float* row, const float* col, int how);
+    // Divides what pack wrote (E4M3 and E5M2 only) by 2^down, down (ceil(k / 32), rows) at most 120, small enough that quotients are normal.
+    void (*shift)(uint32_t* dst, int64_t ld, bool by_step, const uint8_t* down, int64_t rows, int64_t r0, int64_t r1, int64_t s0, int64_t s1);
 } CpuGemmIsa;
 
 // ----------------------------------------------------------------------------
@@ -149,6 +153,64 @@ CPU_GEMM_INLINE void cpu_gemm_epilogue_body(CPU_GEMM_EPILOGUE_ARGS) {
     }
 }
 
+// WIDE: row[i] * col[j] are powers of two that a float may not hold, so they meet in double, where nothing is lost before the last rounding.
+enum { CPU_GEMM_PROMOTE_ADD = 1, CPU_GEMM_PROMOTE_WIDE = 2 };
+#define CPU_GEMM_PROMOTE_ARGS float* sums, int64_t lds, const float* part, int64_t ldp, int64_t rows, int64_t cols, const float* row, const float* col, int how
+
+template <bool ADD, bool WIDE>
+CPU_GEMM_INLINE void cpu_gemm_promote_block(CPU_GEMM_PROMOTE_ARGS) {
+    (void)how;
+    for (int64_t y = 0; y < rows; y++) {
+        float* s = sums + y * lds;
+        const float* t = part + y * ldp;
+        const float r = row[y];
+        CPU_GEMM_IVDEP
+        for (int64_t x = 0; x < cols; x++) {
+            const float v = WIDE ? (float)((double)t[x] * ((double)r * (double)col[x])) : t[x] * (r * col[x]);
+            s[x] = ADD ? s[x] + v : v;
+        }
+    }
+}
+CPU_GEMM_INLINE void cpu_gemm_promote_body(CPU_GEMM_PROMOTE_ARGS) {
+    switch (how) {
+        case 0: cpu_gemm_promote_block<false, false>(sums, lds, part, ldp, rows, cols, row, col, how); break;
+        case 1: cpu_gemm_promote_block<true, false>(sums, lds, part, ldp, rows, cols, row, col, how); break;
+        case 2: cpu_gemm_promote_block<false, true>(sums, lds, part, ldp, rows, cols, row, col, how); break;
+        case 3: cpu_gemm_promote_block<true, true>(sums, lds, part, ldp, rows, cols, row, col, how); break;
+    }
+}
+
+#define CPU_GEMM_SHIFT_ARGS uint32_t* dst, int64_t ld, bool by_step, const uint8_t* down, int64_t rows, int64_t r0, int64_t r1, int64_t s0, int64_t s1
+
+// One step divided by 2^down. PAIRS: two BF16, whose exponents sink; zeros, infinities and NaN stay.
+template <bool PAIRS>
+CPU_GEMM_INLINE uint32_t cpu_gemm_shift_step(uint32_t step, uint32_t down) {
+    if (!PAIRS) { return cpu_gemm_float_bits(cpu_gemm_bits_float(step) * cpu_gemm_bits_float((127 - down) << 23)); }
+    const uint32_t lo = step & 0x7fffu, hi = step & 0x7fff0000u;
+    return step - (lo - 1 < 0x7f7fu ? down << 7 : 0) - (hi - 0x10000u < 0x7f7f0000u ? down << 23 : 0);
+}
+template <bool PAIRS>
+CPU_GEMM_INLINE void cpu_gemm_shift_body(CPU_GEMM_SHIFT_ARGS) {
+    const int64_t block = PAIRS ? 16 : 32, count = (r1 < rows ? r1 : rows) - r0;  // steps of 32 elements; rows that exist
+    for (int64_t s = s0; s < s1; s += block) {
+        const uint8_t* d = down + s / block * rows + r0;
+        const int64_t steps = block < s1 - s ? block : s1 - s;
+        if (by_step) {
+            for (int64_t i = 0; i < steps; i++) {
+                uint32_t* to = dst + (s - s0 + i) * ld;
+                CPU_GEMM_IVDEP
+                for (int64_t r = 0; r < count; r++) { to[r] = cpu_gemm_shift_step<PAIRS>(to[r], d[r]); }
+            }
+        } else {
+            for (int64_t r = 0; r < count; r++) {
+                uint32_t* to = dst + r * ld + (s - s0);
+                CPU_GEMM_IVDEP
+                for (int64_t i = 0; i < steps; i++) { to[i] = cpu_gemm_shift_step<PAIRS>(to[i], d[r]); }
+            }
+        }
+    }
+}
+
 #define CPU_GEMM_PACK_ARGS uint32_t* dst, int64_t ld, bool by_step, const CpuGemmSide* side, int64_t rows, int64_t k, int64_t r0, int64_t r1, int64_t s0, int64_t s1
 #define CPU_GEMM_KERNEL_ARGS int64_t steps, const uint32_t* a, int64_t lda, const uint32_t* b, float* tile, int64_t ldt, bool add
 
@@ -236,6 +298,8 @@ static void cpu_gemm_kernel_plain(CPU_GEMM_KERNEL_ARGS) {
 }
 static void cpu_gemm_pack_plain(CPU_GEMM_PACK_ARGS) { cpu_gemm_pack_f32_body(dst, ld, by_step, side, rows, k, r0, r1, s0, s1); }
 static void cpu_gemm_epilogue_plain(CPU_GEMM_EPILOGUE_ARGS) { cpu_gemm_epilogue_body(d, c, tile, ldt, rows, cols, i, j, e); }
+static void cpu_gemm_promote_plain(CPU_GEMM_PROMOTE_ARGS) { cpu_gemm_promote_body(sums, lds, part, ldp, rows, cols, row, col, how); }
+static void cpu_gemm_shift_plain(CPU_GEMM_SHIFT_ARGS) { cpu_gemm_shift_body<false>(dst, ld, by_step, down, rows, r0, r1, s0, s1); }
 
 #if defined(__x86_64__)
 
@@ -265,6 +329,8 @@ CPU_GEMM_AVX2 static void cpu_gemm_kernel_avx2(CPU_GEMM_KERNEL_ARGS) {
 }
 CPU_GEMM_AVX2 static void cpu_gemm_pack_avx2(CPU_GEMM_PACK_ARGS) { cpu_gemm_pack_f32_body(dst, ld, by_step, side, rows, k, r0, r1, s0, s1); }
 CPU_GEMM_AVX2 static void cpu_gemm_epilogue_avx2(CPU_GEMM_EPILOGUE_ARGS) { cpu_gemm_epilogue_body(d, c, tile, ldt, rows, cols, i, j, e); }
+CPU_GEMM_AVX2 static void cpu_gemm_promote_avx2(CPU_GEMM_PROMOTE_ARGS) { cpu_gemm_promote_body(sums, lds, part, ldp, rows, cols, row, col, how); }
+CPU_GEMM_AVX2 static void cpu_gemm_shift_avx2(CPU_GEMM_SHIFT_ARGS) { cpu_gemm_shift_body<false>(dst, ld, by_step, down, rows, r0, r1, s0, s1); }
 
 // ----------------------------------------------------------------------------
 // levels 2 and 3: AVX-512
@@ -417,6 +483,9 @@ static void cpu_gemm_pack_avx512(CPU_GEMM_PACK_ARGS) {
     }
 }
 CPU_GEMM_AVX512 static void cpu_gemm_epilogue_avx512(CPU_GEMM_EPILOGUE_ARGS) { cpu_gemm_epilogue_body(d, c, tile, ldt, rows, cols, i, j, e); }
+CPU_GEMM_AVX512 static void cpu_gemm_promote_avx512(CPU_GEMM_PROMOTE_ARGS) { cpu_gemm_promote_body(sums, lds, part, ldp, rows, cols, row, col, how); }
+template <bool PAIRS>
+CPU_GEMM_AVX512 static void cpu_gemm_shift_avx512(CPU_GEMM_SHIFT_ARGS) { cpu_gemm_shift_body<PAIRS>(dst, ld, by_step, down, rows, r0, r1, s0, s1); }
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic pop
@@ -460,11 +529,15 @@ static inline bool cpu_gemm_has_amx_bf16(void) {
 
 // The functions for a level and kind of inputs. level must not exceed cpu_gemm_best_level().
 static inline const CpuGemmIsa* cpu_gemm_isa(int level, bool inputs_fit_bf16) {
-    static const CpuGemmIsa plain = {"plain", false, CPU_GEMM_PLAIN_ROWS, 16, cpu_gemm_pack_plain, CPU_GEMM_KERNELS1(cpu_gemm_kernel_plain), cpu_gemm_epilogue_plain};
+    static const CpuGemmIsa plain = {"plain", false, CPU_GEMM_PLAIN_ROWS, 16, cpu_gemm_pack_plain, CPU_GEMM_KERNELS1(cpu_gemm_kernel_plain), cpu_gemm_epilogue_plain,
+                                      cpu_gemm_promote_plain, cpu_gemm_shift_plain};
 #if defined(__x86_64__)
-    static const CpuGemmIsa avx2 = {"avx2", false, 6, 16, cpu_gemm_pack_avx2, CPU_GEMM_KERNELS1(cpu_gemm_kernel_avx2), cpu_gemm_epilogue_avx2};
-    static const CpuGemmIsa avx512 = {"avx512", false, 6, 64, cpu_gemm_pack_avx512<false>, CPU_GEMM_KERNELS(cpu_gemm_kernel_avx512), cpu_gemm_epilogue_avx512};
-    static const CpuGemmIsa bf16 = {"avx512_bf16", true, 6, 64, cpu_gemm_pack_avx512<true>, CPU_GEMM_KERNELS(cpu_gemm_kernel_avx512_bf16), cpu_gemm_epilogue_avx512};
+    static const CpuGemmIsa avx2 = {"avx2", false, 6, 16, cpu_gemm_pack_avx2, CPU_GEMM_KERNELS1(cpu_gemm_kernel_avx2), cpu_gemm_epilogue_avx2,
+                                     cpu_gemm_promote_avx2, cpu_gemm_shift_avx2};
+    static const CpuGemmIsa avx512 = {"avx512", false, 6, 64, cpu_gemm_pack_avx512<false>, CPU_GEMM_KERNELS(cpu_gemm_kernel_avx512), cpu_gemm_epilogue_avx512,
+                                       cpu_gemm_promote_avx512, cpu_gemm_shift_avx512<false>};
+    static const CpuGemmIsa bf16 = {"avx512_bf16", true, 6, 64, cpu_gemm_pack_avx512<true>, CPU_GEMM_KERNELS(cpu_gemm_kernel_avx512_bf16), cpu_gemm_epilogue_avx512,
+                                     cpu_gemm_promote_avx512, cpu_gemm_shift_avx512<true>};
     if (level >= 3 && inputs_fit_bf16) { return &bf16; }
     if (level >= 2) { return &avx512; }
     if (level == 1) { return &avx2; }
