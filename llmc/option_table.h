@@ -60,7 +60,6 @@ enum { OPT_REDUCE_CHOICES(OPTION_CHOICE_ID) };
     OPT(learning_rate,        "l",  FLOAT,  3e-4,          0, 100,        "training",    "peak learning rate") \
     OPT(warmup_steps,         "u",  INT,    0,             0, 1000000000, "training",    "steps of linear learning rate warmup") \
     OPT(final_lr_fraction,    "q",  FLOAT,  1.0,           0, 1,          "training",    "learning rate at the end as a fraction of the peak; 1: no decay") \
-    OPT(moment_dtype,         "",   ENUM,   OPT_MOMENT_FLOAT32, CHOICES(OPT_MOMENT_CHOICES), 0, "optimizer", "how AdamW's moments are kept: 8, 4 or 3 bytes a parameter; float8: first E4M3, second FP16, scaled by groups of 128") \
     OPT(weight_decay,         "c",  FLOAT,  0.0,           0, 100,        "training",    "AdamW weight decay of the matrices") \
     OPT(beta1,                "",   FLOAT,  0.9,           0, 0.99999,    "training",    "AdamW decay of the first moment") \
     OPT(beta2,                "",   FLOAT,  0.95,          0, 0.99999,    "training",    "AdamW decay of the second moment") \
@@ -74,6 +73,7 @@ enum { OPT_REDUCE_CHOICES(OPTION_CHOICE_ID) };
     OPT(dtype,                "",   ENUM,   OPT_DTYPE_AUTO, CHOICES(OPT_DTYPE_CHOICES), 0, "precision", "precision of the matrix products; auto: float8 where the device has it, else bfloat16") \
     OPT(fp8_recipe,           "",   ENUM,   0,             RECIPE_CHOICES, 0,         "precision", "how float8 tensors are scaled; current: one scale a tensor, from its own largest value") \
     OPT(master_dtype,         "w",  ENUM,   OPT_MASTER_BFLOAT16, CHOICES(OPT_MASTER_CHOICES), 0, "precision", "type of the master weights; bfloat16 rounds stochastically") \
+    OPT(moment_dtype,         "",   ENUM,   OPT_MOMENT_FLOAT32, CHOICES(OPT_MOMENT_CHOICES), 0, "precision", "how AdamW's moments are kept: 8, 4 or 3 bytes a parameter; float8: first E4M3, second FP16, scaled by groups of 128") \
     OPT(tf32,                 "f",  BOOL,   1,             0, 1,          "precision",   "allow TF32 tensor cores in float32") \
     OPT(fp8_stats_every,      "",   INT,    0,             0, 1000000000, "precision",   "print the float8 scaling statistics every so many steps; 0: never") \
     OPT(val_every,            "v",  INT,    20,            -1, 1000000000, "evaluation",  "validate every so many steps; 0: only at the end") \

@@ -179,7 +179,7 @@ static void test_options_refusals(void) {
     expect("--batch-size 4 --batch_size=5", 2, {"twice"});
     expect("--resume --no-resume -o x", 2, {"twice"});
     expect("-b 4 --batch-size 4", 2, {"twice", "-b", "--batch-size"});
-    expect("-d 100 -t 64", 2, {"100", "multiple", "256"});
+    expect("-d 100 -t 64", 2, {"100", "multiple", "128"});
     expect("-d 0", 2, {"multiple"});
     expect("--checkpoint-every 10", 2, {"--output-dir"});
     expect("-y 1", 2, {"--output-dir"});
