@@ -45,18 +45,18 @@ static void make_tokens(std::vector<int>* tokens, int count, int V, uint64_t see
 }
 
 template <class floatX>
-static void model_init(Model<floatX>* t, const ModelHeader* c, int B, int T, bool fp8, int recompute, uint64_t seed) {
+static void model_init(Model<floatX>* t, const ModelHeader* c, int B, int T, bool fp8, int recompute, uint64_t seed, const Fp8Recipe* recipe = &fp8_recipes[0]) {
     options_default(&t->opt);
     t->opt.seed = seed;
     device_init(&t->dev, 0);
     t->dev.tf32 = false;
     gpt_check_config(c, B, T, fp8);
-    gpt_init(&t->gpt, &t->dev, c, fp8, &fp8_recipes[0], false);
+    gpt_init(&t->gpt, &t->dev, c, fp8, recipe, false);
     gpt_alloc_training(&t->gpt);
     gpt_alloc_activations(&t->gpt, B, T, recompute);
     gpt_plan(&t->gpt);
     gpt_init_llmc(&t->gpt, (uint32_t)seed);
-    gpt_quantize_weights(&t->gpt, true);
+    gpt_quantize_weights(&t->gpt);
     std::vector<int> tokens;
     make_tokens(&tokens, B * T + 1, c->vocab_size, seed);
     t->inputs.assign(tokens.begin(), tokens.end() - 1);
@@ -236,13 +236,23 @@ static void test_gpt_float32_gradients_match_finite_differences(void) {
     model_free(u);
 }
 
+// The recipes that this device runs; none without FP8.
+static std::vector<const Fp8Recipe*> runnable_recipes(void) {
+    std::vector<const Fp8Recipe*> found;
+    Device dev;
+    device_init(&dev, 0);
+    for (const Fp8Recipe& r : fp8_recipes) { if (fp8_recipe_runs(&r, dev.capability / 10, dev.capability % 10)) { found.push_back(&r); } }
+    device_free(&dev);
+    return found;
+}
+
 // bfloat16 and float8 against float32 from the same weights: cosine of every tensor's gradient. 0.95 is the gate that LLMQ uses for its FP8 recipe.
 template <class floatX>
-static void check_cosines(bool fp8, double gate) {
+static void check_cosines(bool fp8, double gate, const Fp8Recipe* recipe = &fp8_recipes[0]) {
     const int B = 4, T = 32;
     Model<bf16>* low = new Model<bf16>();
     Model<float>* full = new Model<float>();
-    model_init(low, &small, B, T, fp8, 1, 7);
+    model_init(low, &small, B, T, fp8, 1, 7, recipe);
     model_init(full, &small, B, T, false, 1, 7);
     for (int p = 0; p < NUM_PARAMS; p++) {  // the same weights: those that bf16 holds
         std::vector<double> w = fetch(low->gpt.param[p], low->gpt.spec[p].size);
@@ -260,7 +270,10 @@ static void check_cosines(bool fp8, double gate) {
     model_free(full);
 }
 static void test_gpt_bfloat16_gradients_point_as_float32(void) { check_cosines<bf16>(false, 0.999); }
-static void test_gpt_float8_gradients_point_as_float32(void) { NEEDS_FP8(); check_cosines<bf16>(true, 0.95); }
+static void test_gpt_float8_gradients_point_as_float32(void) {
+    NEEDS_FP8();
+    for (const Fp8Recipe* r : runnable_recipes()) { printf("    %s\n", r->name); check_cosines<bf16>(true, 0.95, r); }
+}
 
 // ---------------------------------------------------------------------------- initial values
 
@@ -300,11 +313,15 @@ template <class floatX> static uint64_t gradient_digest(GPT<floatX>* g) {
     return xxh64_digest(&h);
 }
 template <class floatX>
-static void check_recompute(bool fp8) {
+static void check_recompute(bool fp8, const Fp8Recipe* recipe = &fp8_recipes[0]) {
     uint64_t digest[3];
     for (int r = 0; r < 3; r++) {
         Model<floatX>* t = new Model<floatX>();
-        model_init(t, &small, 2, 32, fp8, r, 7);
+        model_init(t, &small, 2, 32, fp8, r, 7, recipe);
+        for (int step = 0; step < 2; step++) {  // the second with a history, where there is one
+            const float loss = model_gradients(t);
+            gpt_update(&t->gpt, &t->opt, 1e-3f, loss, step);
+        }
         model_gradients(t);
         digest[r] = gradient_digest(&t->gpt);
         model_free(t);
@@ -315,7 +332,7 @@ static void check_recompute(bool fp8) {
 static void test_gpt_recompute_levels_give_equal_bits(void) {
     check_recompute<float>(false);
     check_recompute<bf16>(false);
-    if (!device_lacks_fp8()) { check_recompute<bf16>(true); }
+    for (const Fp8Recipe* r : runnable_recipes()) { check_recompute<bf16>(true, r); }
 }
 
 // A global batch in 1, 2 or 4 micro-steps, or in such that do not divide it: in some, rows or positions only fill up and have no target. float32 losses over 8
@@ -366,10 +383,9 @@ static void test_gpt_micro_steps_split_changes_only_noise(void) {
 }
 
 // Training state after a few float8 steps satisfies the invariants; evaluation leaves every training slot as it was (I7).
-static void test_gpt_float8_scaling_invariants_hold(void) {
-    NEEDS_FP8();
+static void check_scaling_state(const Fp8Recipe* recipe) {
     Model<bf16>* t = new Model<bf16>();
-    model_init(t, &small, 2, 32, true, 1, 7);
+    model_init(t, &small, 2, 32, true, 1, 7, recipe);
     t->gpt.scaling.count_on = true;
     Fp8Scaling* s = &t->gpt.scaling;
     Fp8ScalingHost before, after;
@@ -396,6 +412,10 @@ static void test_gpt_float8_scaling_invariants_hold(void) {
     CHECK(!fp8_scaling_check(s, &after, 0, s->count, 0, message), "%s", message);
     fp8_scaling_host_free(&after);
     model_free(t);
+}
+static void test_gpt_float8_scaling_invariants_hold(void) {
+    NEEDS_FP8();
+    for (const Fp8Recipe* r : runnable_recipes()) { check_scaling_state(r); }
 }
 
 // One batch again and again: the loss falls towards 0 in every precision.
@@ -424,7 +444,7 @@ template <class A, class B> static void copy_weights(GPT<B>* to, GPT<A>* from) {
         std::vector<float> f(w.begin(), w.end());
         gpt_upload(to->param[p], f.data(), f.size());
     }
-    gpt_quantize_weights(to, true);
+    gpt_quantize_weights(to);
 }
 
 // A product that applies GELU gives the gradients of the separate kernels: in float32 up to rounding; in bfloat16 within twice the error that the
@@ -476,7 +496,7 @@ static void check_cache(bool fp8) {
     model_init(t, &small, 1, T, fp8, 1, 7);
     model_init(exact, &small, 1, T, false, 1, 7);
     scramble(&t->gpt, 5);
-    gpt_quantize_weights(&t->gpt, true);
+    gpt_quantize_weights(&t->gpt);
     copy_weights(&exact->gpt, &t->gpt);
     std::vector<int> tokens;
     make_tokens(&tokens, T, small.vocab_size, 3);

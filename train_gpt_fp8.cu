@@ -148,6 +148,26 @@ static ModelHeader gpt_config_from_options(const Options* o, int tokenizer_vocab
     return c;
 }
 
+// The recipe with what options change of it.
+static Fp8Settings fp8_settings_from_options(const Options* o) {
+    Fp8Settings s = fp8_settings(&fp8_recipes[o->fp8_recipe]);
+    auto format = [](Fp8Format* f, int option) { if (option != OPT_FORMAT_RECIPE) { *f = option == OPT_FORMAT_E4M3 ? FP8_E4M3 : FP8_E5M2; } };
+    auto fast = [](bool* f, int option) { if (option != OPT_FAST_RECIPE) { *f = option == OPT_FAST_ON; } };
+    format(&s.x, o->fp8_format_x);
+    format(&s.dy, o->fp8_format_dy);
+    fast(&s.fast_fprop, o->fp8_fast_fprop);
+    fast(&s.fast_dgrad, o->fp8_fast_dgrad);
+    fast(&s.fast_wgrad, o->fp8_fast_wgrad);
+    s.powers_of_two = o->fp8_power_of_two;
+    if (s.recipe->history || options_is_set(o, "fp8_history")) { s.history = o->fp8_history; }
+    s.most_recent = o->fp8_history_algorithm == OPT_HISTORY_RECENT;
+    s.margin = o->fp8_margin;
+    char why[160];
+    const char* wrong = fp8_settings_check(&s, why);
+    require(!wrong, "leave the option out, or choose another --fp8-recipe", "--fp8-recipe %s: %s", s.recipe->name, wrong);
+    return s;
+}
+
 // The stated constraints, each with the tensor that needs it. fp8: linear layers multiply FP8.
 static void gpt_check_config(const ModelHeader* c, int B, int T, bool fp8) {
     int C = c->channels, NH = c->num_heads;
@@ -260,7 +280,8 @@ static const ParamId linear_bias[NUM_LINEARS] = {P_qkvb, P_attprojb, P_fcb, P_fc
 enum { SCALAR_LOSS, SCALAR_STOP, SCALAR_SAVE, SCALAR_SHARDS, SCALAR_REST, NUM_SCALARS };
 
 // Every activation and scratch buffer. count in elements; fp8 marks buffers that exist for float8 only, plain those that exist otherwise only.
-// "saved" live from forward to backward, "scratch" die within a layer. r: recompute level; keep = 1 if the transposed copy is what is saved.
+// "saved" live from forward to backward, "scratch" die within a layer. r: recompute level; quantized: FP8 operands are kept for backward. x_scales(outer, inner),
+// dy_scales: bytes of the descales of an order of such an operand.
 //    name        type     elements                                   when    class
 #define ACT_TABLE(X) \
     X(inputs,     int,     N,                                         both,   MEM_ACTIVATIONS) \
@@ -272,15 +293,18 @@ enum { SCALAR_LOSS, SCALAR_STOP, SCALAR_SAVE, SCALAR_SHARDS, SCALAR_REST, NUM_SC
     X(ln_mean,    float,   (2 * L + 1) * N,                           both,   MEM_ACTIVATIONS) \
     X(ln_rstd,    float,   (2 * L + 1) * N,                           both,   MEM_ACTIVATIONS) \
     X(ln,         floatX,  (r < 2 ? 2 * L : 1) * N * C,               plain,  MEM_ACTIVATIONS) /* x of qkv and fc */ \
-    X(ln_q,       uint8_t, (r < 2 ? 2 * L : 1) * N * C,               fp8,    MEM_ACTIVATIONS) /* the same, quantized: x.t */ \
+    X(ln_q,       uint8_t, (r < 2 ? 2 * L : 1) * N * C,               quantized, MEM_ACTIVATIONS) /* the same, quantized: x.t */ \
+    X(ln_s,       uint8_t, (r < 2 ? 2 * L : 1) * x_scales(C, N),      quantized, MEM_ACTIVATIONS) /* its descales */ \
     X(ln_x,       floatX,  N * C,                                     fp8,    MEM_SCRATCH) \
     X(qkv,        floatX,  L * QKV_STRIDE(N, C),                      both,   MEM_ACTIVATIONS) \
     X(lse,        float,   L * N * NH,                                both,   MEM_ACTIVATIONS) \
     X(y,          floatX,  L * N * C,                                 both,   MEM_ACTIVATIONS) \
-    X(y_q,        uint8_t, L * N * C,                                 fp8,    MEM_ACTIVATIONS) /* y.t */ \
+    X(y_q,        uint8_t, L * N * C,                                 quantized, MEM_ACTIVATIONS) /* y.t */ \
+    X(y_s,        uint8_t, L * x_scales(C, N),                        quantized, MEM_ACTIVATIONS) \
     X(h,          floatX,  L * N * 4 * C,                             both,   MEM_ACTIVATIONS) \
     X(g,          floatX,  (r < 1 ? L : 1) * N * 4 * C,               plain,  MEM_ACTIVATIONS) /* x of fcproj */ \
-    X(g_q,        uint8_t, (r < 1 ? L : 1) * N * 4 * C,               fp8,    MEM_ACTIVATIONS) /* g.t */ \
+    X(g_q,        uint8_t, (r < 1 ? L : 1) * N * 4 * C,               quantized, MEM_ACTIVATIONS) /* g.t */ \
+    X(g_s,        uint8_t, (r < 1 ? L : 1) * x_scales(4 * C, N),      quantized, MEM_ACTIVATIONS) \
     X(g_x,        floatX,  N * 4 * C,                                 fp8,    MEM_SCRATCH) \
     X(branch,     floatX,  N * C,                                     both,   MEM_SCRATCH) /* output of attproj, fcproj */ \
     X(lnf,        floatX,  N * C,                                     both,   MEM_ACTIVATIONS) \
@@ -289,6 +313,8 @@ enum { SCALAR_LOSS, SCALAR_STOP, SCALAR_SAVE, SCALAR_SHARDS, SCALAR_REST, NUM_SC
     X(attention,  char,    attention_scratch_bytes((int)B, (int)T, (int)NH), both, MEM_SCRATCH) \
     X(operand_k,  uint8_t, N * 4 * C,                                 fp8,    MEM_SCRATCH) /* k of the operand at hand */ \
     X(operand_t,  uint8_t, N * 4 * C,                                 fp8,    MEM_SCRATCH) /* t of dY */ \
+    X(k_scales,   uint8_t, max(x_scales(N, 4 * C), dy_scales(N, 4 * C)), fp8, MEM_SCRATCH) \
+    X(t_scales,   uint8_t, dy_scales(4 * C, N),                       fp8,    MEM_SCRATCH) \
     X(dresidual,  floatX,  N * C,                                     both,   MEM_SCRATCH) \
     X(dx,         floatX,  N * C,                                     both,   MEM_SCRATCH) /* gradient of a layernorm's output, of y, of lnf */ \
     X(dwide,      floatX,  N * 4 * C,                                 both,   MEM_SCRATCH) /* gradient of g, h, qkv; qkv of a token that is sampled, DECODE_ROWS rows */ \
@@ -312,7 +338,8 @@ struct GPT {
     ModelHeader config;
     ParamSpec spec[NUM_PARAMS];
     uint64_t num_parameters;
-    bool fp8, fp8_keep_t;              // keep_t: operands have a transposed copy (all but 10.x)
+    bool fp8, fp8_keep_t;              // keep_t: operands have a transposed copy (all but 10.x with one scale a tensor)
+    bool fp8_wgrad_bf16;               // gradients of weights are multiplied from BF16
     int recompute;
     int gelu_fusion;                   // 1: fc's product applies GELU, 2: fcproj's dgrad its derivative as well; float32 and bfloat16 only
     int B, T;                          // what the activations are allocated for; T is padded for float8 (gpt_padded_seq_len)
@@ -324,13 +351,13 @@ struct GPT {
     float* master[NUM_PARAMS];         // NULL: the parameter is the master
     bool has_master;
     uint8_t *wk[NUM_LINEARS], *wt[NUM_LINEARS];                 // FP8 weights (L,OC,C), transposed (L,C,OC)
+    uint8_t *wk_scale[NUM_LINEARS], *wt_scale[NUM_LINEARS];     // their descales, a layer's after another's; NULL where a tensor has one
     Fp8Scaling scaling;
     Activations<floatX> acts;
     int* staging[2];                   // pinned: inputs, targets, order, start, token of a micro-batch on their way to the device; two, used in turn,
     cudaEvent_t staged[2];             // since the host fills one while the other may still be read
     int* h_count;                      // (V + 1), scratch of encoder_group_tokens
     uint64_t micro_steps_staged;
-    uint64_t micro_steps, updates;     // since the FP8 counts were cleared
 };
 
 // The buffers of one layer for a micro-batch of N tokens: what a layer's forward fills and its backward reads.
@@ -339,6 +366,7 @@ struct LayerBuffers {
     floatX *res1, *res2;               // inputs of ln1 and ln2
     floatX *ln1, *ln2, *qkv, *y, *h, *gelu;
     uint8_t *ln1_q, *ln2_q, *y_q, *gelu_q;   // FP8 operands kept for backward
+    uint8_t *ln1_s, *ln2_s, *y_s, *gelu_s;   // their descales
     float *mean1, *rstd1, *mean2, *rstd2, *lse;
 };
 template <class T> static T* slice(T* base, size_t index, size_t n) { return base ? base + index * n : NULL; }
@@ -361,6 +389,16 @@ static LayerBuffers<floatX> gpt_layer(GPT<floatX>* g, int l, size_t N) {
     b.ln2_q = slice(a->ln_q, ln + ln_next, NC);
     b.y_q = slice(a->y_q, l, NC);
     b.gelu_q = slice(a->g_q, gelu, 4 * NC);
+    if (g->fp8) {
+        const Fp8Granularity by = g->scaling.recipe->by_x;
+        const size_t bytes = fp8_scale_bytes(by, g->config.channels, (int)N);
+        b.ln1_s = slice(a->ln_s, ln, bytes);
+        b.ln2_s = slice(a->ln_s, ln + ln_next, bytes);
+        b.y_s = slice(a->y_s, l, bytes);
+        b.gelu_s = slice(a->g_s, gelu, fp8_scale_bytes(by, 4 * g->config.channels, (int)N));
+    } else {
+        b.ln1_s = b.ln2_s = b.y_s = b.gelu_s = NULL;
+    }
     b.mean1 = slice(a->ln_mean, 2 * l, N);
     b.rstd1 = slice(a->ln_rstd, 2 * l, N);
     b.mean2 = slice(a->ln_mean, 2 * l + 1, N);
@@ -369,11 +407,44 @@ static LayerBuffers<floatX> gpt_layer(GPT<floatX>* g, int l, size_t N) {
     return b;
 }
 
+// Keeps linear layers in BF16: "0,-1,fcproj,3.qkv" are layer 0, the last one, fcproj of all layers, qkv of layer 3.
+template <class floatX>
+static void gpt_bf16_layers(GPT<floatX>* g, const char* list) {
+    const int L = g->config.num_layers;
+    const char* hint = "items are separated by commas: a layer's number (-1 is the last), qkv, attproj, fc, fcproj, or both as in 3.qkv";
+    for (const char* p = list; *p;) {
+        std::string item(p, strcspn(p, ","));
+        p += item.size() + (p[item.size()] == ',');
+        const size_t dot = item.find('.');
+        const bool number = !item.empty() && (isdigit((unsigned char)item[0]) || item[0] == '-');
+        std::string name = dot != std::string::npos ? item.substr(dot + 1) : number ? "" : item;
+        char* end = NULL;
+        const long layer = number ? strtol(item.c_str(), &end, 10) : 0;
+        require(!item.empty() && (!number || *end == 0 || *end == '.') && (number || dot == std::string::npos), hint, "--fp8-bf16-layers: '%.100s' is no linear layer", item.c_str());
+        require(!number || (layer >= -L && layer < L), hint, "--fp8-bf16-layers: '%.100s': the model has layers 0 to %d", item.c_str(), L - 1);
+        bool found = false;
+        for (int i = 0; i < NUM_LINEARS; i++) {
+            if (!name.empty() && name != linear_names[i]) { continue; }
+            found = true;
+            for (int l = 0; l < L; l++) { if (!number || l == (layer + L) % L) { g->scaling.in_bf16[i * L + l] = 1; } }
+        }
+        require(found, hint, "--fp8-bf16-layers: '%.100s' is no linear layer", item.c_str());
+    }
+}
+
 // A parameter, a gradient, of layer l.
 template <class floatX> static floatX* gpt_param(GPT<floatX>* g, ParamId p, int l) { return g->param[p] + (size_t)l * g->spec[p].stride; }
 template <class floatX> static floatX* gpt_grad_weight(GPT<floatX>* g, ParamId p, int l) { return (floatX*)g->grad[p] + (size_t)l * g->spec[p].stride; }
 template <class floatX> static float* gpt_grad_f32(GPT<floatX>* g, ParamId p, int l) { return (float*)g->grad[p] + (size_t)l * g->spec[p].stride; }
 template <class floatX> static size_t gpt_grad_bytes(GPT<floatX>* g, int p) { return g->spec[p].layers * g->spec[p].stride * (g->spec[p].linear >= 0 ? sizeof(floatX) : sizeof(float)); }
+
+// Elements of the largest weight of a linear layer, with its padding: what an exact sum over the ranks works on at once.
+template <class floatX>
+static size_t gpt_largest_linear(GPT<floatX>* g) {
+    size_t largest = 0;
+    for (int i = 0; i < NUM_LINEARS; i++) { if (largest < g->spec[linear_weight[i]].stride) { largest = g->spec[linear_weight[i]].stride; } }
+    return largest;
+}
 
 #define LOGITS_BYTES (256u << 20)  // of one chunk of the head: large enough for full-speed products, small beside the activations
 
@@ -394,7 +465,7 @@ static int gpt_norm_blocks(const ParamSpec* spec, bool sharded) {
 }
 
 template <class floatX>
-static void gpt_init(GPT<floatX>* g, Device* dev, Comm* comm, const ModelHeader* config, bool fp8, const Fp8Recipe* recipe, bool has_master, int zero_stage) {
+static void gpt_init(GPT<floatX>* g, Device* dev, Comm* comm, const ModelHeader* config, bool fp8, const Fp8Settings* settings, bool has_master, int zero_stage) {
     memset((void*)g, 0, sizeof(*g));
     g->dev = dev;
     g->comm = comm;
@@ -402,15 +473,19 @@ static void gpt_init(GPT<floatX>* g, Device* dev, Comm* comm, const ModelHeader*
     g->num_parameters = gpt_param_specs(g->spec, config);
     gpt_shard_specs(g->spec, comm->rank, comm->size, zero_stage);
     g->fp8 = fp8;
-    g->fp8_keep_t = !device_fp8_any_layout(dev);
+    const Fp8Recipe* recipe = fp8 ? settings->recipe : NULL;
+    g->fp8_keep_t = !device_fp8_any_layout(dev) || (fp8 && recipe->by_x != FP8_BY_TENSOR);
     g->has_master = has_master && sizeof(floatX) == 2;
     for (int p = 0; p < NUM_PARAMS; p++) { g->param[p] = (floatX*)device_alloc(dev, MEM_PARAMETERS, g->spec[p].name, g->spec[p].layers * g->spec[p].stride * sizeof(floatX)); }
     if (fp8) {
-        fp8_scaling_init(&g->scaling, recipe, config->num_layers);
+        if (dev->counting) { g->scaling.recipe = recipe; } else { fp8_scaling_init(&g->scaling, settings, config->num_layers); }
         for (int i = 0; i < NUM_LINEARS; i++) {
             const ParamSpec* s = &g->spec[linear_weight[i]];
             g->wk[i] = (uint8_t*)device_alloc(dev, MEM_FP8_WEIGHTS, linear_names[i], s->layers * s->stride);
             g->wt[i] = g->fp8_keep_t ? (uint8_t*)device_alloc(dev, MEM_FP8_WEIGHTS, linear_names[i], s->size) : NULL;
+            const size_t k_bytes = fp8_scale_bytes(recipe->by_w, s->rows, s->cols), t_bytes = fp8_scale_bytes(recipe->by_w, s->cols, s->rows);
+            g->wk_scale[i] = k_bytes ? (uint8_t*)device_alloc(dev, MEM_FP8_WEIGHTS, linear_names[i], s->layers * k_bytes) : NULL;
+            g->wt_scale[i] = t_bytes ? (uint8_t*)device_alloc(dev, MEM_FP8_WEIGHTS, linear_names[i], s->layers * t_bytes) : NULL;
         }
     }
 }
@@ -420,7 +495,8 @@ template <class floatX>
 static void gpt_init(GPT<floatX>* g, Device* dev, const ModelHeader* config, bool fp8, const Fp8Recipe* recipe, bool has_master) {
     Comm alone;
     comm_init(&alone, dev, 0, 1, NULL, false);
-    gpt_init(g, dev, &alone, config, fp8, recipe, has_master, 0);
+    const Fp8Settings settings = fp8 ? fp8_settings(recipe) : Fp8Settings();
+    gpt_init(g, dev, &alone, config, fp8, &settings, has_master, 0);
     g->alone = alone;
     g->comm = &g->alone;
 }
@@ -452,15 +528,41 @@ static void gpt_alloc_activations(GPT<floatX>* g, int batch, int seq_len, int re
     g->head_rows = (int)head_rows;
     const size_t norm_blocks = gpt_norm_blocks(g->spec, true) + gpt_norm_blocks(g->spec, false);
     Activations<floatX>* a = &g->acts;
-    const bool both = true, fp8 = g->fp8, plain = !g->fp8;
-#define ACT_ALLOC(name, type, elements, when, cls) a->name = (when) ? (type*)device_alloc(g->dev, cls, #name, (elements) * sizeof(type)) : NULL;
+    const bool both = true, fp8 = g->fp8, plain = !g->fp8, quantized = g->fp8 && !g->fp8_wgrad_bf16;
+    auto x_scales = [&](size_t outer, size_t inner) { return fp8 ? fp8_scale_bytes(g->scaling.recipe->by_x, (int)outer, (int)inner) : 0; };
+    auto dy_scales = [&](size_t outer, size_t inner) { return fp8 ? fp8_scale_bytes(g->scaling.recipe->by_dy, (int)outer, (int)inner) : 0; };
+#define ACT_ALLOC(name, type, elements, when, cls) a->name = (when) && (elements) > 0 ? (type*)device_alloc(g->dev, cls, #name, (elements) * sizeof(type)) : NULL;
     ACT_TABLE(ACT_ALLOC)
 #undef ACT_ALLOC
+    if (g->dev->counting) { return; }
     for (int i = 0; i < 2; i++) {
         cudaCheck(cudaMallocHost((void**)&g->staging[i], (5 * N + 1) * sizeof(int)));
         cudaCheck(cudaEventCreateWithFlags(&g->staged[i], cudaEventDisableTiming));
     }
     g->h_count = (int*)mallocCheck((g->config.vocab_size + 1) * sizeof(int));
+}
+
+// What a model would take of a device's memory, by class, to train B sequences of T tokens: the allocations above, only counted.
+template <class floatX>
+static void gpt_count_memory(size_t bytes[NUM_MEM_CLASSES], const Device* dev, const Comm* comm, const ModelHeader* config, bool fp8, const Fp8Settings* settings, bool has_master,
+                             int zero_stage, MomentType moments, bool wgrad_bf16, int B, int T, int recompute) {
+    Device* counter = new Device(*dev);
+    Comm ranks = *comm;
+    GPT<floatX>* g = new GPT<floatX>();
+    counter->counting = true;
+    memset(counter->allocated, 0, sizeof(counter->allocated));
+    counter->allocated[MEM_WORKSPACE] = dev->workspace_bytes;
+    ranks.dev = counter;
+    gpt_init(g, counter, &ranks, config, fp8, settings, has_master, zero_stage);
+    g->moment_type = moments;
+    g->fp8_wgrad_bf16 = wgrad_bf16;
+    gpt_alloc_training(g);
+    gpt_alloc_activations(g, B, T, recompute);
+    ranks.scratch_bytes = 0;
+    comm_reserve(&ranks, gpt_largest_linear(g));
+    memcpy(bytes, counter->allocated, sizeof(counter->allocated));
+    delete g;
+    delete counter;
 }
 
 template <class floatX>
@@ -473,7 +575,10 @@ static void gpt_free(GPT<floatX>* g) {
         cudaCheck(cudaFree(g->master[p]));
     }
     if (g->fp8) {
-        for (int i = 0; i < NUM_LINEARS; i++) { cudaCheck(cudaFree(g->wk[i])); cudaCheck(cudaFree(g->wt[i])); }
+        for (int i = 0; i < NUM_LINEARS; i++) {
+            void* const weights[] = {g->wk[i], g->wt[i], g->wk_scale[i], g->wt_scale[i]};
+            for (void* x : weights) { cudaCheck(cudaFree(x)); }
+        }
         fp8_scaling_free(&g->scaling);
     }
 #define ACT_FREE(name, type, elements, when, cls) cudaCheck(cudaFree(g->acts.name));
@@ -578,25 +683,39 @@ static void gpt_load_model(GPT<floatX>* g, ModelFile* file) {
     });
 }
 
-// FP8 weights from the parameters. take_amax: they were set by other means than the optimizer, by copies on the default stream, which are waited for.
+// The FP8 weight of a linear layer, and its slot.
 template <class floatX>
-static void gpt_quantize_weights(GPT<floatX>* g, bool take_amax) {
-    if (take_amax) { cudaCheck(cudaDeviceSynchronize()); }
+static Fp8Operand gpt_weight_operand(GPT<floatX>* g, int l, int i) {
+    const ParamSpec* w = &g->spec[linear_weight[i]];
+    const Fp8Granularity by = g->scaling.recipe->by_w;
+    return fp8_operand(&g->scaling, fp8_slot(&g->scaling, FP8_ROLE_W, l, i), g->wk[i] + l * w->stride, g->wt[i] ? g->wt[i] + l * w->part : NULL,
+                       slice(g->wk_scale[i], l, fp8_scale_bytes(by, w->rows, w->cols)), slice(g->wt_scale[i], l, fp8_scale_bytes(by, w->cols, w->rows)));
+}
+template <class floatX>
+static bool gpt_linear_fp8(const GPT<floatX>* g, int l, int i) { return g->fp8 && fp8_linear_on(&g->scaling, l, i); }
+
+// Quantizes the weight of one linear layer; its amax was recorded, if the recipe needs that.
+template <class floatX>
+static void gpt_quantize_weight(GPT<floatX>* g, int l, int i) {
     if constexpr (sizeof(floatX) == 2) {
-        if (!g->fp8) { return; }
-        Fp8Scaling* s = &g->scaling;
-        cudaStream_t stream = g->dev->stream;
-        if (take_amax) { fp8_scaling_begin(s, FP8_ROLE_W, stream); }
-        cudaCheck(cudaMemsetAsync(s->amax_step + fp8_slot(s, FP8_ROLE_W, 0, 0), 0, (size_t)s->layers * NUM_LINEARS * sizeof(unsigned), stream));
-        for (int i = 0; i < NUM_LINEARS; i++) {
-            const ParamSpec* spec = &g->spec[linear_weight[i]];
-            for (int l = 0; l < s->layers; l++) {
-                floatX* w = gpt_param(g, linear_weight[i], l);
-                if (take_amax) { amax_reduce(s->amax + fp8_slot(s, FP8_ROLE_W, l, i), w, spec->part, stream); }
-                fp8_quantize(s, FP8_ROLE_W, l, i, g->wk[i] + l * spec->stride, g->wt[i] ? g->wt[i] + l * spec->part : NULL, w, spec->rows, spec->cols, NULL, NULL, stream);
-            }
+        const ParamSpec* w = &g->spec[linear_weight[i]];
+        if (!gpt_linear_fp8(g, l, i)) { return; }
+        fp8_quantize(&g->scaling, fp8_slot(&g->scaling, FP8_ROLE_W, l, i), gpt_weight_operand(g, l, i), gpt_param(g, linear_weight[i], l), w->rows, w->cols, NULL, NULL, false, g->dev->stream);
+    }
+}
+// FP8 weights from the parameters, which were set by other means than the optimizer, by copies on the default stream, which are waited for.
+template <class floatX>
+static void gpt_quantize_weights(GPT<floatX>* g) {
+    cudaCheck(cudaDeviceSynchronize());
+    if (!g->fp8) { return; }
+    fp8_scaling_begin_weights(&g->scaling, g->dev->stream);
+    for (int i = 0; i < NUM_LINEARS; i++) {
+        for (int l = 0; l < g->scaling.layers; l++) {
+            const int slot = fp8_slot(&g->scaling, FP8_ROLE_W, l, i);
+            if (fp8_needs_amax(&g->scaling, slot)) { amax_reduce(g->scaling.amax + slot, gpt_param(g, linear_weight[i], l), g->spec[linear_weight[i]].part, g->dev->stream); }
+            gpt_quantize_weight(g, l, i);
         }
-    } else { (void)take_amax; }
+    }
 }
 template <class floatX>
 static void gpt_masters_from_params(GPT<floatX>* g) {
@@ -616,73 +735,81 @@ static void gpt_masters_from_params(GPT<floatX>* g) {
 // Operands of linear layer i of layer l. float32 and bfloat16 read the tensors as they are; float8 quantizes them. These four functions are all
 // that forward and backward know about FP8.
 
-// x (N,cols), whose amax was recorded: FP8 codes into saved (what backward needs) and scratch.
+// An FP8 operand as a product reads it.
 template <class floatX>
-static Operand gpt_operand_x(GPT<floatX>* g, Fp8Role role, int l, int i, floatX* x, uint8_t* saved, int N, int cols) {
+static Operand gpt_fp8_operand(GPT<floatX>* g, int slot, Fp8Operand q, int rows, int cols) {
+    return {q.k, q.t, q.k_scale, q.t_scale, fp8_slot_granularity(&g->scaling, slot), dtype_of_fp8(fp8_slot_format(&g->scaling, slot)), rows, cols};
+}
+
+// x (N,cols), whose amax was recorded if the recipe needs it: FP8 codes into saved, with descales (what backward needs), and scratch.
+template <class floatX>
+static Operand gpt_operand_x(GPT<floatX>* g, Fp8Role role, int l, int i, floatX* x, uint8_t* saved, uint8_t* saved_scales, int N, int cols) {
     if constexpr (sizeof(floatX) == 2) {
-        if (g->fp8) {
+        if (gpt_linear_fp8(g, l, i)) {
             Fp8Scaling* s = &g->scaling;
-            uint8_t* k = g->fp8_keep_t ? g->acts.operand_k : saved;
-            uint8_t* t = g->fp8_keep_t ? saved : NULL;
-            fp8_quantize(s, role, l, i, k, role == FP8_ROLE_EVAL_X ? NULL : t, x, N, cols, NULL, NULL, g->dev->stream);
-            return {k, t, s->descale + fp8_slot(s, role, l, i), dtype_of_fp8(s->recipe->x), N, cols};
+            const int slot = fp8_slot(s, role, l, i);
+            const bool keeps_k = !g->fp8_keep_t && saved;  // which order backward reads
+            const Fp8Operand q = fp8_operand(s, slot, keeps_k ? saved : g->acts.operand_k, keeps_k || role == FP8_ROLE_EVAL_X ? NULL : saved, g->acts.k_scales, saved_scales);
+            fp8_quantize(s, slot, q, x, N, cols, NULL, NULL, false, g->dev->stream);
+            return gpt_fp8_operand(g, slot, q, N, cols);
         }
     }
-    (void)role; (void)l; (void)i; (void)saved;
+    (void)role; (void)l; (void)i; (void)saved; (void)saved_scales;
     return operand_plain(x, N, cols);
 }
+// Are this layer's weight gradients multiplied from BF16, by what backward makes again?
+template <class floatX>
+static bool gpt_plain_wgrad(GPT<floatX>* g, int l, int i) { return g->fp8 && (g->fp8_wgrad_bf16 || !fp8_linear_on(&g->scaling, l, i)); }
 // The same in backward: what forward saved. recomputed: x was made again (a recompute level), so its codes are as well, with forward's scale.
 template <class floatX>
-static Operand gpt_saved_x(GPT<floatX>* g, int l, int i, floatX* x, uint8_t* saved, int N, int cols, bool recomputed) {
+static Operand gpt_saved_x(GPT<floatX>* g, int l, int i, floatX* x, uint8_t* saved, uint8_t* saved_scales, int N, int cols, bool recomputed) {
     if constexpr (sizeof(floatX) == 2) {
-        if (g->fp8) {
+        if (g->fp8 && !gpt_plain_wgrad(g, l, i)) {
             Fp8Scaling* s = &g->scaling;
-            uint8_t* k = g->fp8_keep_t ? NULL : saved;
-            uint8_t* t = g->fp8_keep_t ? saved : NULL;
-            if (recomputed) {
-                bool count = s->count_on;
-                s->count_on = false;  // these elements were counted in forward
-                fp8_quantize(s, FP8_ROLE_X, l, i, k, t, x, N, cols, NULL, NULL, g->dev->stream);
-                s->count_on = count;
-            }
-            return {k, t, s->descale + fp8_slot(s, FP8_ROLE_X, l, i), dtype_of_fp8(s->recipe->x), N, cols};
+            const int slot = fp8_slot(s, FP8_ROLE_X, l, i);
+            const Fp8Operand q = fp8_operand(s, slot, g->fp8_keep_t ? NULL : saved, g->fp8_keep_t ? saved : NULL, NULL, saved_scales);
+            if (recomputed) { fp8_quantize(s, slot, q, x, N, cols, NULL, NULL, true, g->dev->stream); }
+            return gpt_fp8_operand(g, slot, q, N, cols);
         }
     }
-    (void)l; (void)i; (void)saved; (void)recomputed;
+    (void)l; (void)i; (void)saved; (void)saved_scales; (void)recomputed;
     return operand_plain(x, N, cols);
 }
 template <class floatX>
 static Operand gpt_operand_w(GPT<floatX>* g, int l, int i) {
     const ParamSpec* spec = &g->spec[linear_weight[i]];
-    if (g->fp8) {
-        Fp8Scaling* s = &g->scaling;
-        return {g->wk[i] + l * spec->stride, g->wt[i] ? g->wt[i] + l * spec->part : NULL, s->descale + fp8_slot(s, FP8_ROLE_W, l, i),
-                dtype_of_fp8(s->recipe->w), spec->rows, spec->cols};
-    }
+    if (gpt_linear_fp8(g, l, i)) { return gpt_fp8_operand(g, fp8_slot(&g->scaling, FP8_ROLE_W, l, i), gpt_weight_operand(g, l, i), spec->rows, spec->cols); }
     return operand_plain(gpt_param(g, linear_weight[i], l), spec->rows, spec->cols);
 }
-// dY (N,OC), whose amax was recorded; on the way the bias gradient += its column sums.
+// dY (N,OC), whose amax was recorded if the recipe needs it; on the way the bias gradient += its column sums.
 template <class floatX>
 static Operand gpt_operand_dy(GPT<floatX>* g, int l, int i, floatX* dy, int N) {
     const int OC = g->spec[linear_weight[i]].rows;
     float* dbias = gpt_grad_f32(g, linear_bias[i], l);
     if constexpr (sizeof(floatX) == 2) {
-        if (g->fp8) {
+        if (gpt_linear_fp8(g, l, i)) {
             Fp8Scaling* s = &g->scaling;
-            uint8_t* t = g->fp8_keep_t ? g->acts.operand_t : NULL;
-            fp8_quantize(s, FP8_ROLE_DY, l, i, g->acts.operand_k, t, dy, N, OC, dbias, g->acts.partial, g->dev->stream);
-            return {g->acts.operand_k, t, s->descale + fp8_slot(s, FP8_ROLE_DY, l, i), dtype_of_fp8(s->recipe->dy), N, OC};
+            const int slot = fp8_slot(s, FP8_ROLE_DY, l, i);
+            const Fp8Operand q = fp8_operand(s, slot, g->acts.operand_k, g->fp8_keep_t && !g->fp8_wgrad_bf16 ? g->acts.operand_t : NULL, g->acts.k_scales, g->acts.t_scales);
+            fp8_quantize(s, slot, q, dy, N, OC, dbias, g->acts.partial, false, g->dev->stream);
+            return gpt_fp8_operand(g, slot, q, N, OC);
         }
     }
     bias_backward(dbias, g->acts.partial, dy, N, OC, g->dev->stream);
     return operand_plain(dy, N, OC);
 }
-// Where a producer records the amax of the operand it makes; NULL without FP8.
+// What the weight gradient reads of dY: its FP8 codes, or the tensor itself.
 template <class floatX>
-static unsigned* gpt_amax(GPT<floatX>* g, Fp8Role role, int l, int i) { return g->fp8 ? g->scaling.amax + fp8_slot(&g->scaling, role, l, i) : NULL; }
+static Operand gpt_wgrad_dy(GPT<floatX>* g, int l, int i, Operand dy, floatX* plain) { return gpt_plain_wgrad(g, l, i) ? operand_plain(plain, dy.rows, dy.cols) : dy; }
+// Where a producer records the amax of the operand it makes; NULL if nobody needs that: without FP8, and where the quantize kernel takes it on the way.
+template <class floatX>
+static unsigned* gpt_amax(GPT<floatX>* g, Fp8Role role, int l, int i) {
+    const int slot = g->fp8 ? fp8_slot(&g->scaling, role, l, i) : 0;
+    return g->fp8 && fp8_needs_amax(&g->scaling, slot) ? g->scaling.amax + slot : NULL;
+}
 template <class floatX>
 static bool gpt_fast_accum(GPT<floatX>* g, Pass pass) {
-    const Fp8Recipe* r = g->scaling.recipe;
+    const Fp8Settings* r = &g->scaling.settings;
     return g->fp8 && (pass == PASS_FPROP ? r->fast_fprop : pass == PASS_DGRAD ? r->fast_dgrad : r->fast_wgrad);
 }
 
@@ -726,7 +853,7 @@ static void gpt_forward_trunk(GPT<floatX>* g, int B, int T, int past, Fp8Role ro
         // attention: res2 = res1 + attproj(attention(qkv(ln1(res1)))); the sum itself is formed by the layernorm that reads it
         layernorm_forward(b.ln1, b.mean1, b.rstd1, b.res1, l == 0 ? b.res1 : b.res1 - MC, l == 0 ? (floatX*)NULL : a->branch, gpt_param(g, P_ln1w, l), gpt_param(g, P_ln1b, l),
                           N, C, gpt_amax(g, role, l, LINEAR_QKV), dev->stream);
-        Operand x = gpt_operand_x(g, role, l, LINEAR_QKV, b.ln1, b.ln1_q, M, C);
+        Operand x = gpt_operand_x(g, role, l, LINEAR_QKV, b.ln1, b.ln1_q, b.ln1_s, M, C);
         linear_forward(dev, past ? a->dwide : b.qkv, X, x, gpt_operand_w(g, l, LINEAR_QKV), gpt_param(g, P_qkvb, l), fast);
         if (past) {
             cudaCheck(cudaMemcpyAsync(b.qkv + 3 * C * (size_t)past, a->dwide, 3 * C * sizeof(floatX), cudaMemcpyDeviceToDevice, dev->stream));
@@ -734,20 +861,20 @@ static void gpt_forward_trunk(GPT<floatX>* g, int B, int T, int past, Fp8Role ro
         } else {
             attention_forward(dev, b.y, b.lse, b.qkv, a->attention, B, T, C, NH);
         }
-        if (g->fp8) { amax_reduce(gpt_amax(g, role, l, LINEAR_ATTPROJ), b.y, NC, dev->stream); }
-        x = gpt_operand_x(g, role, l, LINEAR_ATTPROJ, b.y, b.y_q, M, C);
+        if (unsigned* amax = gpt_amax(g, role, l, LINEAR_ATTPROJ)) { amax_reduce(amax, b.y, NC, dev->stream); }
+        x = gpt_operand_x(g, role, l, LINEAR_ATTPROJ, b.y, b.y_q, b.y_s, M, C);
         linear_forward(dev, a->branch, X, x, gpt_operand_w(g, l, LINEAR_ATTPROJ), gpt_param(g, P_attprojb, l), fast);
 
         // MLP: res1 of the next layer = res2 + fcproj(gelu(fc(ln2(res2))))
         layernorm_forward(b.ln2, b.mean2, b.rstd2, b.res2, b.res1, a->branch, gpt_param(g, P_ln2w, l), gpt_param(g, P_ln2b, l), N, C, gpt_amax(g, role, l, LINEAR_FC), dev->stream);
-        x = gpt_operand_x(g, role, l, LINEAR_FC, b.ln2, b.ln2_q, M, C);
+        x = gpt_operand_x(g, role, l, LINEAR_FC, b.ln2, b.ln2_q, b.ln2_s, M, C);
         if (g->gelu_fusion >= 1) {
             linear_forward_gelu(dev, b.gelu, b.h, x, gpt_operand_w(g, l, LINEAR_FC), gpt_param(g, P_fcb, l));
         } else {
             linear_forward(dev, b.h, X, x, gpt_operand_w(g, l, LINEAR_FC), gpt_param(g, P_fcb, l), fast);
             gelu_forward(b.gelu, b.h, 4 * NC, gpt_amax(g, role, l, LINEAR_FCPROJ), dev->stream);
         }
-        x = gpt_operand_x(g, role, l, LINEAR_FCPROJ, b.gelu, b.gelu_q, M, 4 * C);
+        x = gpt_operand_x(g, role, l, LINEAR_FCPROJ, b.gelu, b.gelu_q, b.gelu_s, M, 4 * C);
         linear_forward(dev, a->branch, X, x, gpt_operand_w(g, l, LINEAR_FCPROJ), gpt_param(g, P_fcprojb, l), fast);
     }
     floatX* last = a->residual + 2 * L * MC;
@@ -776,17 +903,18 @@ static void gpt_head(GPT<floatX>* g, int N, float dloss) {
     }
 }
 
-// The shape of one pass of linear layer i on N tokens, as the operands of this precision make it.
+// The shape of one pass of linear layer i on N tokens, as the operands of this precision make it; fp8: whether they are FP8.
 template <class floatX>
-static GemmShape gpt_linear_shape(GPT<floatX>* g, Pass pass, int i, int N) {
+static GemmShape gpt_linear_shape(GPT<floatX>* g, Pass pass, int i, int N, bool fp8) {
     const ParamSpec* spec = &g->spec[linear_weight[i]];
     const DType X = dtype_of<floatX>();
     if ((g->gelu_fusion >= 1 && pass == PASS_FPROP && i == LINEAR_FC) || (g->gelu_fusion >= 2 && pass == PASS_DGRAD && i == LINEAR_FCPROJ)) {
         return linear_gelu_shape(pass, N, spec->cols, spec->rows, X);
     }
-    if (!g->fp8) { return linear_shape(pass, N, spec->cols, spec->rows, X, X, X, X, false, false); }
-    const Fp8Recipe* r = g->scaling.recipe;
-    return linear_shape(pass, N, spec->cols, spec->rows, dtype_of_fp8(r->x), dtype_of_fp8(r->w), dtype_of_fp8(r->dy), X, g->fp8_keep_t, gpt_fast_accum(g, pass));
+    if (!fp8) { return linear_shape(pass, N, spec->cols, spec->rows, X, X, X, X, false, false); }
+    const Fp8Settings* r = &g->scaling.settings;
+    return linear_shape(pass, N, spec->cols, spec->rows, dtype_of_fp8(r->x), dtype_of_fp8(r->w), dtype_of_fp8(r->dy), X, g->fp8_keep_t, gpt_fast_accum(g, pass),
+                        {r->recipe->by_x, r->recipe->by_w, r->recipe->by_dy});
 }
 
 // Plans every product of a training step, so that what the library refuses is said before training starts.
@@ -799,8 +927,13 @@ static void gpt_plan(GPT<floatX>* g) {
         for (int pass = 0; pass < NUM_PASSES; pass++) {
             char name[64];
             snprintf(name, sizeof(name), "%s %s", linear_names[i], pass_names[pass]);
-            GemmShape s = gpt_linear_shape(g, (Pass)pass, i, N);
-            gemm_plan_or_fail(dev, &s, name);
+            bool fp8 = false, plain = false;
+            for (int l = 0; l < g->config.num_layers; l++) { (gpt_linear_fp8(g, l, i) && !(pass == PASS_WGRAD && g->fp8_wgrad_bf16) ? fp8 : plain) = true; }
+            for (int k = 0; k < 2; k++) {
+                if (!(k ? fp8 : plain)) { continue; }
+                GemmShape s = gpt_linear_shape(g, (Pass)pass, i, N, k);
+                gemm_plan_or_fail(dev, &s, name);
+            }
         }
     }
     for (int pass = 0; pass < NUM_PASSES; pass++) {
@@ -842,8 +975,10 @@ static void gpt_plan_sampling(GPT<floatX>* g, int T, size_t start, size_t end) {
         const int rows = passes[pass];
         if (!rows) { continue; }
         for (int i = 0; i < NUM_LINEARS; i++) {
-            s = gpt_linear_shape(g, PASS_FPROP, i, rows);
-            gemm_plan_or_fail(g->dev, &s, linear_names[i]);
+            for (int l = 0; l < g->config.num_layers; l++) {
+                s = gpt_linear_shape(g, PASS_FPROP, i, rows, gpt_linear_fp8(g, l, i));
+                gemm_plan_or_fail(g->dev, &s, linear_names[i]);
+            }
         }
         for (int heads : {attention_group(NH, rows), NH % attention_group(NH, rows)}) {
             if (!heads || pass == 0) { continue; }  // attention_decode has no products
@@ -903,32 +1038,33 @@ static void gpt_backward(GPT<floatX>* g, int B, int T, int groups, bool last) {
     for (int l = L - 1; l >= 0; l--) {
         LayerBuffers<floatX> b = gpt_layer(g, l, N);
         // MLP: dY of fcproj is the residual's gradient
-        if (g->recompute >= 1) { gelu_forward(b.gelu, b.h, 4 * NC, (unsigned*)NULL, dev->stream); }
+        if (g->recompute >= 1 || gpt_plain_wgrad(g, l, LINEAR_FCPROJ)) { gelu_forward(b.gelu, b.h, 4 * NC, (unsigned*)NULL, dev->stream); }
         Operand dy = gpt_operand_dy(g, l, LINEAR_FCPROJ, dres, N);
         if (g->gelu_fusion >= 2) {
             linear_dgrad_gelu(dev, dwide, b.h, dy, gpt_operand_w(g, l, LINEAR_FCPROJ));
         } else {
             linear_dgrad(dev, dwide, X, dy, gpt_operand_w(g, l, LINEAR_FCPROJ), fast_d);
         }
-        linear_wgrad(dev, gpt_grad_weight(g, P_fcprojw, l), X, dy, gpt_saved_x(g, l, LINEAR_FCPROJ, b.gelu, b.gelu_q, N, 4 * C, g->recompute >= 1), fast_w);
+        linear_wgrad(dev, gpt_grad_weight(g, P_fcprojw, l), X, gpt_wgrad_dy(g, l, LINEAR_FCPROJ, dy, dres),
+                     gpt_saved_x(g, l, LINEAR_FCPROJ, b.gelu, b.gelu_q, b.gelu_s, N, 4 * C, g->recompute >= 1), fast_w);
         if (g->gelu_fusion < 2) { gelu_backward(dwide, b.h, dwide, 4 * NC, gpt_amax(g, FP8_ROLE_DY, l, LINEAR_FC), dev->stream); }
-        if (g->recompute >= 2) { layernorm_forward(b.ln2, b.mean2, b.rstd2, b.res2, b.res2, (floatX*)NULL, gpt_param(g, P_ln2w, l), gpt_param(g, P_ln2b, l), N, C, (unsigned*)NULL, dev->stream); }
+        if (g->recompute >= 2 || gpt_plain_wgrad(g, l, LINEAR_FC)) { layernorm_forward(b.ln2, b.mean2, b.rstd2, b.res2, b.res2, (floatX*)NULL, gpt_param(g, P_ln2w, l), gpt_param(g, P_ln2b, l), N, C, (unsigned*)NULL, dev->stream); }
         dy = gpt_operand_dy(g, l, LINEAR_FC, dwide, N);
         linear_dgrad(dev, dx, X, dy, gpt_operand_w(g, l, LINEAR_FC), fast_d);
-        linear_wgrad(dev, gpt_grad_weight(g, P_fcw, l), X, dy, gpt_saved_x(g, l, LINEAR_FC, b.ln2, b.ln2_q, N, C, g->recompute >= 2), fast_w);
+        linear_wgrad(dev, gpt_grad_weight(g, P_fcw, l), X, gpt_wgrad_dy(g, l, LINEAR_FC, dy, dwide), gpt_saved_x(g, l, LINEAR_FC, b.ln2, b.ln2_q, b.ln2_s, N, C, g->recompute >= 2), fast_w);
         layernorm_backward(dres, gpt_grad_f32(g, P_ln2w, l), gpt_grad_f32(g, P_ln2b, l), a->partial, dx, b.res2, gpt_param(g, P_ln2w, l), b.mean2, b.rstd2, N, C, true,
                            gpt_amax(g, FP8_ROLE_DY, l, LINEAR_ATTPROJ), dev->stream);
 
         // attention
         dy = gpt_operand_dy(g, l, LINEAR_ATTPROJ, dres, N);
         linear_dgrad(dev, dx, X, dy, gpt_operand_w(g, l, LINEAR_ATTPROJ), fast_d);
-        linear_wgrad(dev, gpt_grad_weight(g, P_attprojw, l), X, dy, gpt_saved_x(g, l, LINEAR_ATTPROJ, b.y, b.y_q, N, C, false), fast_w);
+        linear_wgrad(dev, gpt_grad_weight(g, P_attprojw, l), X, gpt_wgrad_dy(g, l, LINEAR_ATTPROJ, dy, dres), gpt_saved_x(g, l, LINEAR_ATTPROJ, b.y, b.y_q, b.y_s, N, C, false), fast_w);
         attention_backward(dev, dwide, dx, b.qkv, b.y, b.lse, a->attention, B, T, C, NH);
-        if (g->fp8) { amax_reduce(gpt_amax(g, FP8_ROLE_DY, l, LINEAR_QKV), dwide, 3 * NC, dev->stream); }
-        if (g->recompute >= 2) { layernorm_forward(b.ln1, b.mean1, b.rstd1, b.res1, b.res1, (floatX*)NULL, gpt_param(g, P_ln1w, l), gpt_param(g, P_ln1b, l), N, C, (unsigned*)NULL, dev->stream); }
+        if (unsigned* amax = gpt_amax(g, FP8_ROLE_DY, l, LINEAR_QKV)) { amax_reduce(amax, dwide, 3 * NC, dev->stream); }
+        if (g->recompute >= 2 || gpt_plain_wgrad(g, l, LINEAR_QKV)) { layernorm_forward(b.ln1, b.mean1, b.rstd1, b.res1, b.res1, (floatX*)NULL, gpt_param(g, P_ln1w, l), gpt_param(g, P_ln1b, l), N, C, (unsigned*)NULL, dev->stream); }
         dy = gpt_operand_dy(g, l, LINEAR_QKV, dwide, N);
         linear_dgrad(dev, dx, X, dy, gpt_operand_w(g, l, LINEAR_QKV), fast_d);
-        linear_wgrad(dev, gpt_grad_weight(g, P_qkvw, l), X, dy, gpt_saved_x(g, l, LINEAR_QKV, b.ln1, b.ln1_q, N, C, g->recompute >= 2), fast_w);
+        linear_wgrad(dev, gpt_grad_weight(g, P_qkvw, l), X, gpt_wgrad_dy(g, l, LINEAR_QKV, dy, dwide), gpt_saved_x(g, l, LINEAR_QKV, b.ln1, b.ln1_q, b.ln1_s, N, C, g->recompute >= 2), fast_w);
         layernorm_backward(dres, gpt_grad_f32(g, P_ln1w, l), gpt_grad_f32(g, P_ln1b, l), a->partial, dx, b.res1, gpt_param(g, P_ln1w, l), b.mean1, b.rstd1, N, C, true,
                            l > 0 ? gpt_amax(g, FP8_ROLE_DY, l - 1, LINEAR_FCPROJ) : (unsigned*)NULL, dev->stream);
         if (last) { gpt_reduce_gradients(g, l); }
@@ -967,7 +1103,6 @@ static void gpt_micro_step(GPT<floatX>* g, const int* inputs, const int* targets
     gpt_forward_trunk(g, B, T, 0, FP8_ROLE_X);
     gpt_head(g, N, 1.0f / (float)tokens);
     gpt_backward(g, B, T, groups, micro_step == accum - 1);
-    g->micro_steps++;
 }
 
 // ---------------------------------------------------------------------------- [F] optimizer
@@ -1007,27 +1142,37 @@ static void gpt_loss_and_norm(GPT<floatX>* g, int N, uint64_t tokens, float* los
     if (wishes) { wishes[0] = h[SCALAR_STOP]; wishes[1] = h[SCALAR_SAVE]; }
 }
 
-// After an update of shards: all ranks get the new weights. FP8 weights travel as codes, one byte a parameter, since with one scale a tensor the codes do not
-// depend on the order; their scale is that of the largest element over all ranks (R4).
+// Does a weight come from the other ranks as FP8 codes? With one scale a tensor they do not depend on the order, nor on where the shards begin.
+template <class floatX>
+static bool gpt_travels_as_codes(GPT<floatX>* g, int p, int l) {
+    const ParamSpec* s = &g->spec[p];
+    return s->sharded && s->linear >= 0 && gpt_linear_fp8(g, l, s->linear) && g->scaling.recipe->by_w == FP8_BY_TENSOR;
+}
+
+// After an update of shards: all ranks get the new weights, FP8 weights as codes, one byte a parameter, where that is possible; a scale from the amax is that of
+// the largest element over all ranks then (R4).
 template <class floatX>
 static void gpt_gather_weights(GPT<floatX>* g) {
     Comm* comm = g->comm;
     const DType X = dtype_of<floatX>();
     Fp8Scaling* s = &g->scaling;
     cudaStream_t stream = g->dev->stream;
-    if (g->fp8) {
-        comm_fork(comm);
-        comm_all_reduce_max(comm, COMM_SCALES, s->amax + fp8_slot(s, FP8_ROLE_W, 0, 0), (size_t)s->layers * NUM_LINEARS);
-        comm_end(comm);
-        comm_join(comm);
-        cudaCheck(cudaMemsetAsync(s->amax_step + fp8_slot(s, FP8_ROLE_W, 0, 0), 0, (size_t)s->layers * NUM_LINEARS * sizeof(unsigned), stream));
+    if (g->fp8 && s->recipe->by_w == FP8_BY_TENSOR) {
+        if (!s->settings.history) {
+            comm_fork(comm);
+            comm_all_reduce_max(comm, COMM_SCALES, s->amax + fp8_slot(s, FP8_ROLE_W, 0, 0), (size_t)s->layers * NUM_LINEARS);
+            comm_end(comm);
+            comm_join(comm);
+        }
         if constexpr (sizeof(floatX) == 2) {
             for (int i = 0; i < NUM_LINEARS; i++) {
                 const ParamSpec* w = &g->spec[linear_weight[i]];
                 const bool none = w->held == 0;  // then a piece of anything, so that the scale is set here too
                 for (int l = 0; l < s->layers; l++) {  // a shard is any piece of the matrix: as 16 rows it is quantized in order
-                    fp8_quantize(s, FP8_ROLE_W, l, i, none ? g->acts.operand_k : g->wk[i] + l * w->stride + w->first, NULL, gpt_param(g, linear_weight[i], l) + (none ? 0 : w->first), FP8_TILE,
-                                 (int)(none ? FP8_TILE : w->held / FP8_TILE), NULL, NULL, stream);
+                    if (!gpt_linear_fp8(g, l, i)) { continue; }
+                    const int slot = fp8_slot(s, FP8_ROLE_W, l, i);
+                    const Fp8Operand q = fp8_operand(s, slot, none ? g->acts.operand_k : g->wk[i] + l * w->stride + w->first, NULL, NULL, NULL);
+                    fp8_quantize(s, slot, q, gpt_param(g, linear_weight[i], l) + (none ? 0 : w->first), FP8_TILE, (int)(none ? FP8_TILE : w->held / FP8_TILE), NULL, NULL, false, stream);
                 }
             }
         }
@@ -1038,7 +1183,7 @@ static void gpt_gather_weights(GPT<floatX>* g) {
         const ParamSpec* w = &g->spec[p];
         if (!w->sharded) { continue; }
         for (int l = 0; l < w->layers; l++) {
-            if (g->fp8 && w->linear >= 0) { comm_all_gather(comm, COMM_WEIGHTS, g->wk[w->linear] + l * w->stride, w->shard, DTYPE_E4M3); }
+            if (gpt_travels_as_codes(g, p, l)) { comm_all_gather(comm, COMM_WEIGHTS, g->wk[w->linear] + l * w->stride, w->shard, DTYPE_E4M3); }
             else { comm_all_gather(comm, COMM_WEIGHTS, gpt_param(g, (ParamId)p, l), w->shard, X); }
         }
     }
@@ -1047,7 +1192,9 @@ static void gpt_gather_weights(GPT<floatX>* g) {
     comm_join(comm);
     for (int i = 0; g->fp8 && g->fp8_keep_t && i < NUM_LINEARS; i++) {
         const ParamSpec* w = &g->spec[linear_weight[i]];
-        for (int l = 0; l < s->layers; l++) { fp8_transpose(g->wt[i] + l * w->part, g->wk[i] + l * w->stride, w->rows, w->cols, stream); }
+        for (int l = 0; l < s->layers; l++) {
+            if (gpt_travels_as_codes(g, linear_weight[i], l)) { fp8_transpose(g->wt[i] + l * w->part, g->wk[i] + l * w->stride, w->rows, w->cols, stream); }
+        }
     }
 }
 
@@ -1063,7 +1210,17 @@ static void gpt_update(GPT<floatX>* g, const Options* o, float learning_rate, fl
     adam.beta1_correction = 1.0f - powf(o->beta1, (float)(step + 1));
     adam.beta2_correction = 1.0f - powf(o->beta2, (float)(step + 1));
     adam.grad_scale = o->grad_clip > 0.0f && norm > o->grad_clip ? o->grad_clip / norm : 1.0f;
-    if (g->fp8) { fp8_scaling_begin(&g->scaling, FP8_ROLE_W, stream); }
+    if (g->fp8) {
+        Fp8Scaling* f = &g->scaling;
+        if (f->settings.history && g->comm->size > 1) {  // R4: histories are of all ranks
+            comm_fork(g->comm);
+            comm_all_reduce_max(g->comm, COMM_SCALES, f->amax_step, fp8_training_slots(f));
+            comm_end(g->comm);
+            comm_join(g->comm);
+        }
+        fp8_scaling_end_step(f, stream);
+        fp8_scaling_begin_weights(f, stream);
+    }
     for (int p = 0; p < NUM_PARAMS; p++) {
         const ParamSpec* s = &g->spec[p];
         adam.weight_decay = s->decay ? o->weight_decay : 0.0f;
@@ -1072,13 +1229,15 @@ static void gpt_update(GPT<floatX>* g, const Options* o, float learning_rate, fl
         adam.v_key = noise_key(o->seed, step, 0, NOISE_V, p);
         const AdamWLayout layout = {s->part, s->stride, s->first, s->held, s->state_stride, s->layers};
         if (s->linear >= 0) {
-            adamw_update_moments(g->param[p], g->master[p], g->moment_type, g->moments[p], (floatX*)g->grad[p], layout, gpt_amax(g, FP8_ROLE_W, 0, s->linear), adam, stream);
+            adamw_update_moments(g->param[p], g->master[p], g->moment_type, g->moments[p], (floatX*)g->grad[p], layout, g->fp8 ? gpt_amax(g, FP8_ROLE_W, 0, s->linear) : NULL, adam, stream);
         } else {
             adamw_update_moments(g->param[p], g->master[p], g->moment_type, g->moments[p], (float*)g->grad[p], layout, (unsigned*)NULL, adam, stream);
         }
     }
-    if (g->spec[P_wte].sharded) { gpt_gather_weights(g); } else { gpt_quantize_weights(g, false); }
-    g->updates++;
+    if (g->spec[P_wte].sharded) { gpt_gather_weights(g); }
+    for (int i = 0; g->fp8 && i < NUM_LINEARS; i++) {
+        for (int l = 0; l < g->scaling.layers; l++) { if (!gpt_travels_as_codes(g, linear_weight[i], l)) { gpt_quantize_weight(g, l, i); } }
+    }
 }
 
 // ---------------------------------------------------------------------------- [G] a run and its ranks
@@ -1288,8 +1447,8 @@ static void run_check_ranks(Run* run, GPT<floatX>* g) {
     };
     for (int p = 0; p < NUM_PARAMS; p++) {
         const ParamSpec* s = &g->spec[p];
-        const bool codes = s->sharded && g->fp8 && s->linear >= 0;  // of these weights a rank has its own shard, and all have the FP8 codes
         for (int l = 0; l < s->layers; l++) {
+            const bool codes = gpt_travels_as_codes(g, p, l);  // of these weights a rank has its own shard, and all have the FP8 codes
             mine[p] = codes ? digest(g->wk[s->linear] + l * s->stride, s->part, mine[p]) : digest(gpt_param(g, (ParamId)p, l), s->part * sizeof(floatX), mine[p]);
         }
     }
@@ -1393,7 +1552,7 @@ struct Snapshot {
     RunRecord record;                   // rank 0 writes these
     OutlierDetector outliers[2];
     std::vector<uint8_t> order;         // llm.c's data order only
-    std::vector<unsigned> amax, amax_step;
+    std::vector<unsigned> amax, amax_step, history;
     std::vector<float> scale;           // FP8 only
     std::thread thread;
     bool running, ok;                   // ok: all ranks are done and DONE is there
@@ -1432,7 +1591,8 @@ static bool snapshot_write_part(Snapshot<floatX>* s, StateSetWriter* w, FileErro
         auto section = [&](const char* name, uint32_t dtype, const void* data, size_t n) { return n == 0 || state_write_section(&w->state, name, dtype, n, data, error); };
         ok = ok && section("run", FILE_U64, &s->record, sizeof(RunRecord) / 8) && section("outliers", FILE_U8, s->outliers, sizeof(s->outliers)) &&
              section("order", FILE_U8, s->order.data(), s->order.size()) && section("fp8/amax", FILE_U32, s->amax.data(), s->amax.size()) &&
-             section("fp8/amax_step", FILE_U32, s->amax_step.data(), s->amax_step.size()) && section("fp8/scale", FILE_F32, s->scale.data(), s->scale.size());
+             section("fp8/amax_step", FILE_U32, s->amax_step.data(), s->amax_step.size()) && section("fp8/scale", FILE_F32, s->scale.data(), s->scale.size()) &&
+             section("fp8/history", FILE_U32, s->history.data(), s->history.size());
     }
     return ok && state_set_write_end(w, error);
 }
@@ -1576,6 +1736,7 @@ static void run_begin_checkpoint(Run* run, GPT<floatX>* g, Snapshot<floatX>* s) 
         s->amax.assign(h.amax, h.amax + g->scaling.count);
         s->amax_step.assign(h.amax_step, h.amax_step + g->scaling.count);
         s->scale.assign(h.scale, h.scale + g->scaling.count);
+        s->history.assign(h.history, h.history + (size_t)fp8_training_slots(&g->scaling) * g->scaling.settings.history);
         fp8_scaling_host_free(&h);
     }
     s->ok = false;
@@ -1761,16 +1922,17 @@ static void run_load_state(Run* run, GPT<floatX>* g) {
     run->norm_outliers = outliers[1];
     if (g->fp8 && state_find(r, "fp8/amax", &none)) {
         Fp8Scaling* s = &g->scaling;
-        std::vector<unsigned> bits(s->count);
-        std::vector<float> scale(s->count), descale(s->count);
-        fileCheck(state_read_section(r, "fp8/amax", FILE_U32, s->count, bits.data(), &error), &error);
-        cudaCheck(cudaMemcpy(s->amax, bits.data(), s->count * sizeof(unsigned), cudaMemcpyHostToDevice));
-        fileCheck(state_read_section(r, "fp8/amax_step", FILE_U32, s->count, bits.data(), &error), &error);
-        cudaCheck(cudaMemcpy(s->amax_step, bits.data(), s->count * sizeof(unsigned), cudaMemcpyHostToDevice));
+        std::vector<unsigned> amax(s->count), amax_step(s->count), history;
+        std::vector<float> scale(s->count);
+        fileCheck(state_read_section(r, "fp8/amax", FILE_U32, s->count, amax.data(), &error), &error);
+        fileCheck(state_read_section(r, "fp8/amax_step", FILE_U32, s->count, amax_step.data(), &error), &error);
         fileCheck(state_read_section(r, "fp8/scale", FILE_F32, s->count, scale.data(), &error), &error);
-        for (int i = 0; i < s->count; i++) { descale[i] = 1.0f / scale[i]; }
-        cudaCheck(cudaMemcpy(s->scale, scale.data(), s->count * sizeof(float), cudaMemcpyHostToDevice));
-        cudaCheck(cudaMemcpy(s->descale, descale.data(), s->count * sizeof(float), cudaMemcpyHostToDevice));
+        const StateSection* kept = state_find(r, "fp8/history", &none);
+        if (kept) {
+            history.resize(kept->count);
+            fileCheck(state_read_section(r, "fp8/history", FILE_U32, kept->count, history.data(), &error), &error);
+        }
+        fp8_scaling_restore(s, amax.data(), amax_step.data(), scale.data(), history.data(), (int)(history.size() / fp8_training_slots(s)));
     }
     state_set_close(&set);
 }
@@ -1984,23 +2146,12 @@ static void run_print_fp8_stats(GPT<floatX>* g) {
     Fp8Scaling* s = &g->scaling;
     Fp8ScalingHost h;
     fp8_scaling_copy(s, &h);
-    std::vector<double> elements(s->count, 0.0);
-    const double N = (double)g->B * g->T;
-    for (int l = 0; l < s->layers; l++) {
-        for (int i = 0; i < NUM_LINEARS; i++) {
-            const ParamSpec* w = &g->spec[linear_weight[i]];
-            elements[fp8_slot(s, FP8_ROLE_X, l, i)] = N * w->cols * g->micro_steps;
-            elements[fp8_slot(s, FP8_ROLE_W, l, i)] = (double)w->part * g->updates;
-            elements[fp8_slot(s, FP8_ROLE_DY, l, i)] = N * w->rows * g->micro_steps;
-        }
-    }
-    fp8_scaling_print(stdout, s, &h, elements.data());
+    fp8_scaling_print(stdout, s, &h);
     char message[256];
     const char* broken = fp8_scaling_check(s, &h, 0, fp8_slot(s, FP8_ROLE_EVAL_X, 0, 0), 0, message);
     if (broken) { fail("this is a defect of the program: please report it", "FP8 scaling state: %s", broken); }
     fp8_scaling_host_free(&h);
     fp8_scaling_clear_counts(s, g->dev->stream);
-    g->micro_steps = g->updates = 0;
 }
 
 // What the last step cost between the ranks.
@@ -2194,6 +2345,21 @@ static void run_print_model(Run* run, GPT<floatX>* g, const char* origin) {
     fflush(stdout);
 }
 
+// --plan: what each GPU will hold, by class.
+static void run_print_plan(const Run* run, const ModelHeader* c, const size_t bytes[NUM_MEM_CLASSES]) {
+    const Options* o = &run->opt;
+    const double MiB = 1 << 20, N = (double)o->batch_size * o->seq_len;
+    size_t total = 0, free_bytes = 0, all_bytes = 0;
+    printf("device memory of each process, MiB (L %d, C %d, B %d, T %d, %d process%s):\n", c->num_layers, c->channels, o->batch_size, o->seq_len, run->ranks.size, run->ranks.size > 1 ? "es" : "");
+    for (int i = 0; i < NUM_MEM_CLASSES; i++) {
+        printf("  %-20s %10.1f\n", mem_class_names[i], bytes[i] / MiB);
+        total += bytes[i];
+    }
+    cudaCheck(cudaMemGetInfo(&free_bytes, &all_bytes));
+    printf("  %-20s %10.1f\nactivations a token and layer, bytes: %.0f (%.2f C)\n", "total", total / MiB, bytes[MEM_ACTIVATIONS] / N / c->num_layers, bytes[MEM_ACTIVATIONS] / N / c->num_layers / c->channels);
+    printf("%s has %.1f of %.1f MiB free: %s\n", run->dev.props.name, free_bytes / MiB, all_bytes / MiB, total - bytes[MEM_WORKSPACE] <= free_bytes ? "it fits" : "it does NOT fit");
+}
+
 // Everything after the precision is known: model, data, loop. found: the checkpoint to resume from (step -1: none).
 template <class floatX>
 static void run_main(Run* run, bool fp8) {
@@ -2229,16 +2395,25 @@ static void run_main(Run* run, bool fp8) {
     }
     if (o->sample_only && !options_is_set(o, "seq_len")) { o->seq_len = fp8 && config.max_seq_len >= 16 ? config.max_seq_len / 16 * 16 : config.max_seq_len; }
     gpt_check_config(&config, o->batch_size, o->seq_len, fp8);
+    const bool masters = o->master_dtype == OPT_MASTER_FLOAT32 && !o->sample_only;
+    const MomentType moments = o->moment_dtype == OPT_MOMENT_FLOAT8 ? MOMENT_F8 : o->moment_dtype == OPT_MOMENT_BFLOAT16 ? MOMENT_BF16 : MOMENT_F32;
+    const Fp8Settings settings = fp8 ? fp8_settings_from_options(o) : Fp8Settings();
+    if (o->plan) {
+        size_t bytes[NUM_MEM_CLASSES];
+        gpt_count_memory<floatX>(bytes, &run->dev, &run->comm, &config, fp8, &settings, masters, o->zero_stage, moments, o->fp8_wgrad == OPT_WGRAD_BFLOAT16, o->batch_size, o->seq_len, o->recompute);
+        run_print_plan(run, &config, bytes);
+        return;
+    }
     if (!o->sample_only) { run_open_data(run, config.vocab_size); }
     if (!o->sample_only) { run_open_eval(run, config.vocab_size); }
     if (o->sample_every || o->sample_only) { run_open_prompt(run, config.vocab_size); }
 
-    gpt_init(g, &run->dev, &run->comm, &config, fp8, &fp8_recipes[o->fp8_recipe], o->master_dtype == OPT_MASTER_FLOAT32 && !o->sample_only, o->zero_stage);
-    size_t largest = 0;
-    for (int i = 0; i < NUM_LINEARS; i++) { if (largest < g->spec[linear_weight[i]].stride) { largest = g->spec[linear_weight[i]].stride; } }
-    comm_reserve(&run->comm, largest);
+    gpt_init(g, &run->dev, &run->comm, &config, fp8, &settings, masters, o->zero_stage);
+    comm_reserve(&run->comm, gpt_largest_linear(g));
     g->gelu_fusion = fp8 ? 0 : o->gelu_fusion;
-    g->moment_type = o->moment_dtype == OPT_MOMENT_FLOAT8 ? MOMENT_F8 : o->moment_dtype == OPT_MOMENT_BFLOAT16 ? MOMENT_BF16 : MOMENT_F32;
+    g->fp8_wgrad_bf16 = fp8 && o->fp8_wgrad == OPT_WGRAD_BFLOAT16;
+    if (fp8) { gpt_bf16_layers(g, o->fp8_bf16_layers); }
+    g->moment_type = moments;
     if (!o->sample_only) { gpt_alloc_training(g); }
     gpt_alloc_activations(g, o->batch_size, o->seq_len, o->recompute);
     run_print_model(run, g, model_path[0] ? model_path : gpt_sizes_given(o) ? "random" : o->model);
@@ -2252,7 +2427,7 @@ static void run_main(Run* run, bool fp8) {
     if (run->resumed_step >= 0 && !o->sample_only) { run_load_state(run, g); }
     if (!model_path[0]) { gpt_masters_from_params(g); }
     if (model_path[0]) { model_file_close(&file); }
-    gpt_quantize_weights(g, true);
+    gpt_quantize_weights(g);
     if (fp8) { g->scaling.count_on = o->fp8_stats_every > 0; }
     if (o->sample_only) {
         run_sample(run, g);
@@ -2340,9 +2515,15 @@ static int trainer_main(int argc, char** argv) {
     run->dev.tf32 = o->tf32 && !run->dev.is_cpu;
     int dtype = o->dtype;
     if (dtype == OPT_DTYPE_AUTO) { dtype = device_has_fp8(&run->dev) ? OPT_DTYPE_FLOAT8 : OPT_DTYPE_BFLOAT16; }
-    require(dtype != OPT_DTYPE_FLOAT8 || device_has_fp8(&run->dev), "use --dtype bfloat16",
-            "%s has compute capability %d.%d; float8 with --fp8-recipe %s needs %s", run->dev.props.name, run->dev.props.major, run->dev.props.minor,
-            fp8_recipes[o->fp8_recipe].name, fp8_recipes[o->fp8_recipe].needs);
+    if (dtype == OPT_DTYPE_FLOAT8) {
+        const Fp8Recipe* recipe = &fp8_recipes[o->fp8_recipe];
+        const int major = run->dev.capability / 10, minor = run->dev.capability % 10;  // 0.0: the CPU device that plays no GPU
+        char list[64], hint[160];
+        const bool any = strcmp(fp8_recipe_list(major, minor, CUDART_VERSION, list), "none") != 0;
+        snprintf(hint, sizeof(hint), any ? "here run: %s (--fp8-recipe); or use --dtype bfloat16" : "use --dtype bfloat16", list);
+        require(fp8_recipe_runs(recipe, major, minor) && recipe->cuda <= CUDART_VERSION, hint, "%s has compute capability %d.%d, and this program was built with CUDA %d.%d; float8 with "
+                "--fp8-recipe %s needs %s", run->dev.props.name, run->dev.props.major, run->dev.props.minor, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, recipe->name, recipe->needs);
+    }
     o->dtype = dtype;  // what runs is what is printed and recorded: a resume elsewhere shows the difference
     if (dtype != OPT_DTYPE_FLOAT8 && o->fp8_stats_every) { fprintf(stderr, "note: --fp8-stats-every does nothing without --dtype float8\n"); }
     if (dtype == OPT_DTYPE_FLOAT8 && o->gelu_fusion) { fprintf(stderr, "note: --gelu-fusion does nothing in float8: the GELU kernel takes the scale of what it makes\n"); }

@@ -150,27 +150,16 @@ static ModelHeader bench_config(const BenchModel* m, int T) {
     return c;
 }
 
-// Device bytes that the trainer will book for this model: the tables of sections [B], summed without allocating.
+// Device bytes that the trainer will book for this model.
 template <class floatX>
-static size_t bench_model_bytes(const Device* dev, const ModelHeader* config, bool is_fp8, int batch, int seq_len, int recompute) {
-    ParamSpec spec[NUM_PARAMS];
-    const bool keep_t = !device_fp8_any_layout(dev);
-    size_t bytes = dev->workspace_bytes, norm_blocks = 0;
-    gpt_param_specs(spec, config);
-    for (int p = 0; p < NUM_PARAMS; p++) {
-        bool linear = spec[p].linear >= 0;
-        bytes += spec[p].size * (sizeof(floatX) + (linear ? sizeof(floatX) : sizeof(float)) + 2 * sizeof(float));  // parameter, gradient, m, v
-        if (is_fp8 && linear) { bytes += spec[p].size * (keep_t ? 2 : 1); }
-        norm_blocks += sum_squares_blocks(spec[p].size);
-    }
-    const size_t B = batch, T = seq_len, N = B * T, L = config->num_layers, C = config->channels, NH = config->num_heads, Vp = config->padded_vocab_size;
-    const size_t head_rows = gpt_head_rows(N, Vp, sizeof(floatX));
-    const int r = recompute;
-    const bool both = true, fp8 = is_fp8, plain = !is_fp8;
-#define BENCH_ACT_BYTES(name, type, elements, when, cls) if (when) { bytes += (elements) * sizeof(type); }
-    ACT_TABLE(BENCH_ACT_BYTES)
-#undef BENCH_ACT_BYTES
-    return bytes;
+static size_t bench_model_bytes(const Device* dev, const ModelHeader* config, bool is_fp8, const Fp8Recipe* recipe, int batch, int seq_len, int recompute) {
+    size_t bytes[NUM_MEM_CLASSES], total = 0;
+    Comm alone;
+    comm_init(&alone, (Device*)dev, 0, 1, NULL, false);
+    const Fp8Settings settings = is_fp8 ? fp8_settings(recipe) : Fp8Settings();
+    gpt_count_memory<floatX>(bytes, dev, &alone, config, is_fp8, &settings, false, 0, MOMENT_F32, false, batch, seq_len, recompute);
+    for (size_t each : bytes) { total += each; }
+    return total;
 }
 
 typedef std::map<std::string, double> ClassNumbers;  // by kernel class
@@ -245,8 +234,8 @@ static int bench_choose_batch(const Device* dev, const BenchCase* c, const Model
         size_t need = 0;
         for (int d = 0; d < NUM_BENCH_DTYPES; d++) {
             if (!(c->fit_dtypes >> d & 1)) { continue; }
-            size_t bytes = d == BENCH_FLOAT32 ? bench_model_bytes<float>(dev, config, false, B, c->seq_len, c->recompute)
-                                              : bench_model_bytes<bf16>(dev, config, d == BENCH_FLOAT8, B, c->seq_len, c->recompute);
+            size_t bytes = d == BENCH_FLOAT32 ? bench_model_bytes<float>(dev, config, false, NULL, B, c->seq_len, c->recompute)
+                                              : bench_model_bytes<bf16>(dev, config, d == BENCH_FLOAT8, &fp8_recipes[0], B, c->seq_len, c->recompute);
             if (bytes > need) { need = bytes; }
         }
         if (need < free_bytes / 100 * 92) { return B; }  // the rest is for the library's own buffers
@@ -321,10 +310,10 @@ static void bench_run_case(Device* dev, const BenchCase* c, BenchResult* result,
     ModelHeader config = bench_config(&c->model, c->seq_len);
     const int B = bench_choose_batch(dev, c, &config), T = c->seq_len, N = B * T;
     gpt_check_config(&config, B, T, fp8);
-    const size_t predicted = bench_model_bytes<floatX>(dev, &config, fp8, B, T, c->recompute);
     Options o;
     options_init(&o);
     o.learning_rate = 1e-4f;
+    const size_t predicted = bench_model_bytes<floatX>(dev, &config, fp8, &fp8_recipes[o.fp8_recipe], B, T, c->recompute);
     GPT<floatX>* g = new GPT<floatX>();
     gpt_init(g, dev, &config, fp8, &fp8_recipes[o.fp8_recipe], false);
     gpt_alloc_training(g);
@@ -336,7 +325,7 @@ static void bench_run_case(Device* dev, const BenchCase* c, BenchResult* result,
     if (booked != predicted) { printf("  PROBLEM: the trainer booked %zu bytes, bench expected %zu: bench_model_bytes is out of date\n", booked, predicted); result->failures++; }
     gpt_plan(g);
     gpt_init_fast(g, o.seed);
-    gpt_quantize_weights(g, true);
+    gpt_quantize_weights(g);
     cudaCheck(cudaStreamSynchronize(dev->stream));
 
     // timed steps

@@ -1,12 +1,14 @@
-/* fp8_quantize.cuh - BF16 tensor -> FP8 operand in both orders, with the bias gradient on the way
+/* fp8_quantize.cuh - BF16 tensor -> FP8 operand in both orders, with the bias gradient on the way; quantization noise
  *
- * What:      reads x (rows,cols) bf16 once; writes k (rows,cols) and t (cols,rows) codes through the recipe's Sink, scale and descale of the slot, and
- *            (for output gradients) the 16-row partial sums of column_sum.cuh. Bytes an element: 2 read, 1 + 1 written.
- * Shapes:    rows % 16 == 0, cols % 16 == 0, all pointers 16-byte aligned.
- * Design:    one thread a 16 x 16 tile in registers. In a warp 8 tiles lie along the rows and 4 along the columns: loads and k-stores are 128-byte
- *            pieces of 16 rows, t-stores 128-byte pieces of 16 columns.
+ * What:      reads x (rows,cols) bf16; writes k (rows,cols) and t (cols,rows) codes and their scales through the recipe's Sink, the slot's amax, and (for
+ *            output gradients) the 16-row partial sums of column_sum.cuh. Bytes an element: 2 read, 1 + 1 written. One scale a row: x is read a second
+ *            time, before, for the amaxes.
+ * Shapes:    rows % 16 == 0, cols % 16 == 0, all pointers 16-byte aligned. Blocks of 128 and of 32 may be partial.
+ * Design:    a block of 64 threads has 128 x 128 elements, a thread 16 x 16 of them in registers (fp8_recipe.cuh).
+ * Noise:     fp8_measure_noise reads x and the codes again and adds x^2 and (x - dequantized)^2 in double: for the steps of a report only.
+ *            Deterministic: sums of a thread, of a block, then of the blocks, all in an order that follows from the shape.
  * Memory:    allocates nothing.
- * Tests:     dev/test/test_kernels_fp8.cu (codes and both orders bit for bit)
+ * Tests:     dev/test/test_kernels_fp8.cu, test_fp8_recipes.cu (codes, scales and both orders bit for bit)
  */
 #ifndef LLMC_FP8_QUANTIZE_CUH
 #define LLMC_FP8_QUANTIZE_CUH
@@ -16,88 +18,223 @@
 #include "llmc/fp8_scaling.h"
 
 static_assert(FP8_TILE == COLUMN_SUM_ROWS, "a register tile gives one partial row of the bias gradient");
-#define QUANTIZE_BLOCK 128            // 4 warps along the columns: a block covers 128 rows x 256 columns
-#define QUANTIZE_ROWS (8 * FP8_TILE)
-#define QUANTIZE_COLS (16 * FP8_TILE)
 
-typedef struct {
-    const bf16* x;
-    uint8_t *k, *t;
-    int rows, cols;
-    const unsigned* amax;
-    unsigned* amax_step;
-    float *scale, *descale;
-    unsigned long long* counts;  // NULL: not counted
-    float* partial;              // bias partial sums or NULL
-} QuantizeParams;
+static inline dim3 fp8_quantize_grid(int rows, int cols) { return dim3(CEIL_DIV(rows, FP8_PATCH), CEIL_DIV(cols, FP8_PATCH)); }
+static inline size_t fp8_quantize_blocks(int rows, int cols) { return (size_t)CEIL_DIV(rows, FP8_PATCH) * CEIL_DIV(cols, FP8_PATCH); }
 
-template <Fp8Format F, bool COUNT>
-static __global__ void __launch_bounds__(QUANTIZE_BLOCK) fp8_quantize_kernel1(QuantizeParams p) {
-    const float scale = fp8_scale_from_amax(*p.amax, FP8_MAX(F));
-    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
-        *p.scale = scale;
-        *p.descale = 1.0f / scale;
-        if (*p.amax > *p.amax_step) { *p.amax_step = *p.amax; }
-    }
-    int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
-    int row0 = blockIdx.x * QUANTIZE_ROWS + (lane % 8) * FP8_TILE;
-    int col0 = blockIdx.y * QUANTIZE_COLS + (warp * 4 + lane / 8) * FP8_TILE;
-    unsigned saturated = 0, flushed = 0;
-    if (row0 < p.rows && col0 < p.cols) {
-        SinkTensor<F, COUNT> sink;
-        sink.k = p.k; sink.t = p.t; sink.rows = p.rows; sink.cols = p.cols; sink.scale = scale; sink.saturated = 0; sink.flushed = 0;
+static __device__ __forceinline__ void fp8_load_row(float x[FP8_TILE], const bf16* row) {
+    load8(x, row);
+    load8(x + 8, row + 8);
+}
+
+template <Fp8Granularity BY, Fp8Format F, bool COUNT>
+static __global__ void __launch_bounds__(FP8_SINK_THREADS) fp8_quantize_kernel2(const bf16* x, float* bias_partial, Fp8SinkParams p) {
+    Sink<BY, F, COUNT> sink;
+    sink.begin(p, blockIdx.x, blockIdx.y);
+    if (sink.inside) {
         float sum[FP8_TILE];
         #pragma unroll
         for (int i = 0; i < FP8_TILE; i++) { sum[i] = 0.0f; }
-        #pragma unroll
+        #pragma unroll fp8_sink_unroll<BY>
         for (int r = 0; r < FP8_TILE; r++) {
-            float x[FP8_TILE];
-            const bf16* row = p.x + (size_t)(row0 + r) * p.cols + col0;
-            load8(x, row);
-            load8(x + 8, row + 8);
+            float v[FP8_TILE];
+            fp8_load_row(v, x + (size_t)(sink.row0 + r) * p.cols + sink.col0);
             #pragma unroll
-            for (int i = 0; i < FP8_TILE; i++) { sum[i] += x[i]; }
-            sink.put_row(r, x);
+            for (int i = 0; i < FP8_TILE; i++) { sum[i] += v[i]; }
+            sink.put_row(r, v);
         }
-        if (p.partial) {
-            float* partial = p.partial + (size_t)(row0 / FP8_TILE) * p.cols + col0;
+        if (bias_partial) {
+            float* partial = bias_partial + (size_t)(sink.row0 / FP8_TILE) * p.cols + sink.col0;
             store8(partial, sum);
             store8(partial + 8, sum + 8);
         }
-        sink.store_tile(row0, col0);
-        saturated = sink.saturated;
-        flushed = sink.flushed;
     }
-    if (COUNT) {
-        saturated = warp_sum(saturated);
-        flushed = warp_sum(flushed);
-        if (lane == 0 && saturated) { atomicAdd(p.counts, (unsigned long long)saturated); }
-        if (lane == 0 && flushed) { atomicAdd(p.counts + 1, (unsigned long long)flushed); }
-    }
+    sink.finish();
 }
 
-// Quantizes x (rows,cols) bf16 into k and t (either may be NULL). The slot's amax must have been recorded. dbias (cols) f32 += column sums of x, with
-// partial as scratch (column_sum_partials(rows, cols) f32); both NULL: no bias gradient. Enqueues only.
-static inline void fp8_quantize(Fp8Scaling* s, Fp8Role role, int layer, int linear, uint8_t* k, uint8_t* t, const bf16* x, int rows, int cols,
-                                float* dbias, float* partial, cudaStream_t stream) {
-    int slot = fp8_slot(s, role, layer, linear);
-    require(rows % FP8_TILE == 0 && cols % FP8_TILE == 0, "sizes of FP8 tensors must be multiples of 16", "cannot quantize a %d x %d tensor to FP8", rows, cols);
-    QuantizeParams p = {x, k, t, rows, cols, s->amax + slot, s->amax_step + slot, s->scale + slot, s->descale + slot,
-                        s->count_on ? s->counts + 2 * slot : NULL, dbias ? partial : NULL};
-    dim3 grid(CEIL_DIV(rows, QUANTIZE_ROWS), CEIL_DIV(cols, QUANTIZE_COLS)), block(QUANTIZE_BLOCK);
-    if (fp8_role_format(s->recipe, role) == FP8_E4M3) {
-        if (p.counts) { launch<fp8_quantize_kernel1<FP8_E4M3, true>>(grid, block, 0, stream, p); }
-        else { launch<fp8_quantize_kernel1<FP8_E4M3, false>>(grid, block, 0, stream, p); }
-    } else {
-        if (p.counts) { launch<fp8_quantize_kernel1<FP8_E5M2, true>>(grid, block, 0, stream, p); }
-        else { launch<fp8_quantize_kernel1<FP8_E5M2, false>>(grid, block, 0, stream, p); }
+// ----------------------------------------------------------------------------
+// one scale an outer row: amaxes before, descales after
+
+// row_amax (rows), column_amax (cols) = max with those of x; either may be NULL.
+static __global__ void __launch_bounds__(FP8_SINK_THREADS) fp8_outer_amax_kernel1(unsigned* row_amax, unsigned* column_amax, const bf16* x, int rows, int cols) {
+    SHARED(unsigned, edges, FP8_EDGES);
+    const int row0 = blockIdx.x * FP8_PATCH + threadIdx.x % 8 * FP8_TILE, col0 = blockIdx.y * FP8_PATCH + threadIdx.x / 8 * FP8_TILE;
+    const bool inside = row0 < rows && col0 < cols;
+    unsigned most[FP8_TILE];
+    #pragma unroll
+    for (int i = 0; i < FP8_TILE; i++) { most[i] = 0; }
+    #pragma unroll
+    for (int r = 0; r < FP8_TILE; r++) {
+        float v[FP8_TILE];
+        unsigned m = 0;
+        if (inside) {
+            fp8_load_row(v, x + (size_t)(row0 + r) * cols + col0);
+            m = fp8_row_amax(v);
+            #pragma unroll
+            for (int i = 0; i < FP8_TILE; i++) { most[i] = max(most[i], abs_bits(v[i])); }
+        }
+        edges[threadIdx.x * FP8_EDGE + r] = m;
     }
+    #pragma unroll
+    for (int i = 0; i < FP8_TILE; i++) { edges[(FP8_SINK_THREADS + threadIdx.x) * FP8_EDGE + i] = most[i]; }
+    __syncthreads();
+    #pragma unroll
+    for (int n = 0; n < 4; n++) {
+        unsigned* out = n < 2 ? row_amax : column_amax;
+        const int at = (n < 2 ? blockIdx.x : blockIdx.y) * FP8_PATCH + n % 2 * FP8_SINK_THREADS + threadIdx.x;
+        if (!out || at >= (n < 2 ? rows : cols)) { continue; }
+        unsigned amax[8];
+        fp8_edge_amaxes(amax, edges, n * FP8_SINK_THREADS + threadIdx.x);
+        #pragma unroll
+        for (int j = 1; j < 8; j++) { amax[0] = max(amax[0], amax[j]); }
+        if (amax[0]) { atomicMax(out + at, amax[0]); }
+    }
+}
+// amax bits -> descales, in place; rows or cols 0: not wanted. block 128
+static __global__ void fp8_outer_descale_kernel1(unsigned* row, int rows, unsigned* column, int cols, float most) {
+    const int i = blockIdx.x * 128 + threadIdx.x;
+    unsigned* at = i < rows ? row + i : column + (i - rows);
+    if (i < rows + cols) { *at = __float_as_uint(1.0f / fp8_scale_from_amax(*at, most)); }
+}
+
+// ----------------------------------------------------------------------------
+// quantization noise
+
+template <Fp8Format F>
+static __device__ __forceinline__ void fp8_add_noise(double* signal, double* noise, const float x[FP8_TILE], uint4 codes, const float descale[FP8_TILE]) {
+    const unsigned w[4] = {codes.x, codes.y, codes.z, codes.w};
+    #pragma unroll
+    for (int i = 0; i < FP8_TILE; i++) {
+        const double exact = x[i], error = exact - (double)fp8_decode<F>((w[i / 4] >> (8 * (i % 4))) & 0xffu) * (double)descale[i];
+        *signal = fma(exact, exact, *signal);
+        *noise = fma(error, error, *noise);
+    }
+}
+static __device__ __forceinline__ float fp8_load_descale(Fp8Granularity by, const void* scales, int outer, int inner, int o, int i) {
+    const size_t at = fp8_scale_index(by, outer, inner, o, i);
+    return by == FP8_BY_VEC32 ? fp8_mx_descale(((const uint8_t*)scales)[at]) : ((const float*)scales)[at];
+}
+// partial[2 * block], [2 * block + 1] = sums of x^2 and of (x - dequantized)^2 over a block's 128 x 128 elements, of order k, then of t; either may be NULL.
+template <Fp8Format F>
+static __global__ void __launch_bounds__(FP8_SINK_THREADS) fp8_noise_kernel1(double* partial, const bf16* x, Fp8Operand q, Fp8Granularity by, int rows, int cols) {
+    const int row0 = blockIdx.x * FP8_PATCH + threadIdx.x % 8 * FP8_TILE, col0 = blockIdx.y * FP8_PATCH + threadIdx.x / 8 * FP8_TILE;
+    double signal = 0.0, noise = 0.0;
+    if (row0 < rows && col0 < cols && q.k) {
+        for (int r = 0; r < FP8_TILE; r++) {
+            float v[FP8_TILE], descale[FP8_TILE];
+            fp8_load_row(v, x + (size_t)(row0 + r) * cols + col0);
+            descale[0] = fp8_load_descale(by, q.k_scale, rows, cols, row0 + r, col0);
+            #pragma unroll
+            for (int i = 1; i < FP8_TILE; i++) { descale[i] = descale[0]; }
+            fp8_add_noise<F>(&signal, &noise, v, *reinterpret_cast<const uint4*>(q.k + (size_t)(row0 + r) * cols + col0), descale);
+        }
+    }
+    if (row0 < rows && col0 < cols && q.t) {
+        float descale[FP8_TILE];
+        uint4 codes[FP8_TILE];
+        #pragma unroll
+        for (int c = 0; c < FP8_TILE; c++) {
+            descale[c] = fp8_load_descale(by, q.t_scale, cols, rows, col0 + c, row0);
+            codes[c] = *reinterpret_cast<const uint4*>(q.t + (size_t)(col0 + c) * rows + row0);
+        }
+        fp8_transpose_tile(codes);
+        #pragma unroll
+        for (int r = 0; r < FP8_TILE; r++) {
+            float v[FP8_TILE];
+            fp8_load_row(v, x + (size_t)(row0 + r) * cols + col0);
+            fp8_add_noise<F>(&signal, &noise, v, codes[r], descale);
+        }
+    }
+    signal = block_sum(signal);
+    noise = block_sum(noise);
+    if (threadIdx.x == 0) {
+        const size_t block = (size_t)blockIdx.y * gridDim.x + blockIdx.x;
+        partial[2 * block] = signal;
+        partial[2 * block + 1] = noise;
+    }
+}
+// sums[0], sums[1] += those of the blocks. One block of 256.
+static __global__ void fp8_noise_sum_kernel1(double* sums, const double* partial, size_t blocks) {
+    double signal = 0.0, noise = 0.0;
+    for (size_t i = threadIdx.x; i < blocks; i += 256) {
+        signal += partial[2 * i];
+        noise += partial[2 * i + 1];
+    }
+    signal = block_sum(signal);
+    noise = block_sum(noise);
+    if (threadIdx.x == 0) {
+        sums[0] += signal;
+        sums[1] += noise;
+    }
+}
+// Adds to the slot's sums what quantizing x (rows,cols) into q cost. fp8_scaling_alloc_noise must have been called. Enqueues only.
+static inline void fp8_measure_noise(Fp8Scaling* s, int slot, Fp8Operand q, const bf16* x, int rows, int cols, cudaStream_t stream) {
+    const Fp8Granularity by = fp8_slot_granularity(s, slot);
+    const size_t blocks = fp8_quantize_blocks(rows, cols);
+    assert(s->noise && blocks <= s->noise_blocks);
+    if (by == FP8_BY_TENSOR) { q = fp8_operand(s, slot, q.k, q.t, NULL, NULL); }
+    if ((by == FP8_BY_TENSOR || by == FP8_BY_BLK128) && q.k) { q.t = NULL; }  // the same codes and scales
+    if (fp8_slot_format(s, slot) == FP8_E4M3) {
+        launch<fp8_noise_kernel1<FP8_E4M3>>(fp8_quantize_grid(rows, cols), dim3(FP8_SINK_THREADS), 0, stream, s->noise_partial, x, q, by, rows, cols);
+    } else {
+        launch<fp8_noise_kernel1<FP8_E5M2>>(fp8_quantize_grid(rows, cols), dim3(FP8_SINK_THREADS), 0, stream, s->noise_partial, x, q, by, rows, cols);
+    }
+    launch<fp8_noise_sum_kernel1>(dim3(1), dim3(256), 0, stream, s->noise + 2 * slot, (const double*)s->noise_partial, blocks);
+}
+
+// ----------------------------------------------------------------------------
+// the launchers
+
+// Few kernels, since each takes a second of nvcc for each architecture: counting is left out at compile time only where that frees registers.
+template <Fp8Granularity BY, Fp8Format F>
+static inline void fp8_quantize_launch(const bf16* x, float* bias_partial, const Fp8SinkParams& p, cudaStream_t stream) {
+    const dim3 grid = fp8_quantize_grid(p.rows, p.cols), block(FP8_SINK_THREADS);
+    if constexpr (BY == FP8_BY_TENSOR) {
+        if (!p.counts) { launch<fp8_quantize_kernel2<BY, F, false>>(grid, block, 0, stream, x, bias_partial, p); return; }
+    }
+    launch<fp8_quantize_kernel2<BY, F, true>>(grid, block, 0, stream, x, bias_partial, p);
+}
+template <Fp8Granularity BY>
+static inline void fp8_quantize_launch(Fp8Format format, const bf16* x, float* bias_partial, const Fp8SinkParams& p, cudaStream_t stream) {
+    if (format == FP8_E4M3) { fp8_quantize_launch<BY, FP8_E4M3>(x, bias_partial, p, stream); } else { fp8_quantize_launch<BY, FP8_E5M2>(x, bias_partial, p, stream); }
+}
+
+// Quantizes x (rows,cols) bf16 into out, by the recipe of the state; k, t or both. If fp8_needs_amax(s, slot), the slot's amax must have been recorded; else it
+// is recorded here. dbias (cols) f32 += column sums of x, with bias_partial as scratch (column_sum_partials(rows, cols) f32); both NULL: no bias gradient.
+// again: as in fp8_sink_params. Enqueues only.
+static inline void fp8_quantize(Fp8Scaling* s, int slot, Fp8Operand out, const bf16* x, int rows, int cols, float* dbias, float* bias_partial, bool again, cudaStream_t stream) {
+    const Fp8SinkParams p = fp8_sink_params(s, slot, out, rows, cols, again);
+    const Fp8Format format = fp8_slot_format(s, slot);
+    float* partial = dbias ? bias_partial : NULL;
+    switch (fp8_slot_granularity(s, slot)) {
+    case FP8_BY_TENSOR: fp8_quantize_launch<FP8_BY_TENSOR>(format, x, partial, p, stream); break;
+    case FP8_BY_VEC128: fp8_quantize_launch<FP8_BY_VEC128>(format, x, partial, p, stream); break;
+    case FP8_BY_BLK128: fp8_quantize_launch<FP8_BY_BLK128, FP8_E4M3>(x, partial, p, stream); break;  // weights
+    case FP8_BY_VEC32: fp8_quantize_launch<FP8_BY_VEC32>(format, x, partial, p, stream); break;
+    default: {
+        unsigned *row = out.k ? (unsigned*)out.k_scale : NULL, *column = out.t ? (unsigned*)out.t_scale : NULL;
+        const int row_scales = row ? rows : 0, column_scales = column ? cols : 0;
+        if (row) { cudaCheck(cudaMemsetAsync(row, 0, rows * sizeof(unsigned), stream)); }
+        if (column) { cudaCheck(cudaMemsetAsync(column, 0, cols * sizeof(unsigned), stream)); }
+        launch<fp8_outer_amax_kernel1>(fp8_quantize_grid(rows, cols), dim3(FP8_SINK_THREADS), 0, stream, row, column, x, rows, cols);
+        fp8_quantize_launch<FP8_BY_ROW>(format, x, partial, p, stream);
+        launch<fp8_outer_descale_kernel1>(dim3(CEIL_DIV(row_scales + column_scales, 128)), dim3(128), 0, stream, row, row_scales, column, column_scales, FP8_MAX(format));
+    }
+    }
+    if (s->noise_on && !again) { fp8_measure_noise(s, slot, out, x, rows, cols, stream); }
     if (dbias) { column_sum(dbias, partial, rows / FP8_TILE, cols, stream); }
+}
+// The same where the recipe has one scale a tensor.
+static inline void fp8_quantize(Fp8Scaling* s, Fp8Role role, int layer, int linear, uint8_t* k, uint8_t* t, const bf16* x, int rows, int cols,
+                                float* dbias, float* bias_partial, cudaStream_t stream) {
+    const int slot = fp8_slot(s, role, layer, linear);
+    require(fp8_slot_granularity(s, slot) == FP8_BY_TENSOR, "choose a recipe with one scale a tensor", "recipe %s does not run here yet", s->recipe->name);
+    fp8_quantize(s, slot, fp8_operand(s, slot, k, t, NULL, NULL), x, rows, cols, dbias, bias_partial, false, stream);
 }
 
 // k (rows,cols) codes -> t (cols,rows), for codes that came from other ranks. One thread a 16 x 16 tile, as above.
 static __global__ void fp8_transpose_kernel1(uint8_t* t, const uint8_t* k, int rows, int cols) {
-    int row0 = (blockIdx.x * 8 + threadIdx.x % 8) * FP8_TILE, col0 = (blockIdx.y * (QUANTIZE_BLOCK / 8) + threadIdx.x / 8) * FP8_TILE;
+    int row0 = (blockIdx.x * 8 + threadIdx.x % 8) * FP8_TILE, col0 = (blockIdx.y * 8 + threadIdx.x / 8) * FP8_TILE;
     if (row0 >= rows || col0 >= cols) { return; }
     uint4 q[FP8_TILE];
     #pragma unroll
@@ -108,7 +245,7 @@ static __global__ void fp8_transpose_kernel1(uint8_t* t, const uint8_t* k, int r
 }
 // rows, cols % 16 == 0, pointers 16-byte aligned. Enqueues only.
 static inline void fp8_transpose(uint8_t* t, const uint8_t* k, int rows, int cols, cudaStream_t stream) {
-    launch<fp8_transpose_kernel1>(dim3(CEIL_DIV(rows, QUANTIZE_ROWS), CEIL_DIV(cols, QUANTIZE_COLS)), dim3(QUANTIZE_BLOCK), 0, stream, t, k, rows, cols);
+    launch<fp8_transpose_kernel1>(fp8_quantize_grid(rows, cols), dim3(FP8_SINK_THREADS), 0, stream, t, k, rows, cols);
 }
 
 #endif

@@ -1,21 +1,22 @@
-/* fp8_recipe.cuh - the scale rule, and the Sinks through which every FP8 operand is written
+/* fp8_recipe.cuh - the scale rules, and the Sinks through which every FP8 operand is written
  *
- * A recipe is one row of RECIPE_TABLE (fp8_recipes.h) and one Sink. Forward and backward never name one: they ask for an Operand (llmc/matmul.cuh) of a tensor, and
- * for the properties in this table. A Sink takes a 16 x 16 register tile row by row and writes it in both orders:
- *     k (rows, cols), contiguous along the columns, and t (cols, rows), contiguous along the rows;
- * either may be absent. A tile in registers, not in shared memory, because both orders are then 16-byte stores and no barrier is needed; on the CPU
- * device it measured 4.5 times faster than a shared tile (CPU_DEVICE, quantize + transpose).
+ * A recipe is one row of RECIPE_TABLE (fp8_recipes.h), which names a granularity for each role; a granularity is one Sink. Forward and backward never name
+ * either: they ask for an Operand (llmc/matmul.cuh) of a tensor. What a producer must do for a Sink is said at the Sinks below.
+ * A thread has a tile of 16 x 16 codes in registers, not in shared memory, because both orders are then 16-byte stores; on the CPU device it measured 4.5
+ * times faster than a shared tile (CPU_DEVICE, quantize + transpose).
  *
  * Scale rule (fp8_scale_from_amax): scale = FP8_MAX / amax, one IEEE division; amax 0, inf or NaN -> 1; never above 2^126, so that descale = 1/scale is
- * a normal number. A non-finite amax is reported by fp8_scaling.h, it is not hidden.
+ * a normal number. Powers of two: the mantissa of that scale cleared, which rounds it down: nothing saturates. A non-finite amax is reported, not hidden.
+ * From a history (fp8_scale_from_history): FP8_MAX / amax / 2^margin, in f32, at most 2^126; amax 0, inf or NaN: the old scale stays.
+ * UE8M0 (fp8_mx_exponent): byte e, the smallest >= 0 with FP8_MAX * 2^(e - 127) >= amax; amax inf -> 254, NaN -> 255. Codes are those of x * 2^(127 - e).
  * R1: values are BF16 already when the amax is taken and when they are scaled; x * scale is rounded once to f32, then converted (nearest even, saturating).
- * Tests: dev/test/test_kernels_fp8.cu, dev/test/test_fp8_convert.cu
+ * Tests: dev/test/test_kernels_fp8.cu, test_fp8_recipes.cu, test_fp8_convert.cu (all in dev/test)
  */
 #ifndef LLMC_FP8_RECIPE_CUH
 #define LLMC_FP8_RECIPE_CUH
 
-#include "llmc/device.cuh"
-#include "llmc/fp8_recipes.h"
+#include "llmc/amax.cuh"
+#include "llmc/fp8_layout.h"
 
 // ----------------------------------------------------------------------------
 // formats
@@ -28,17 +29,87 @@ template <Fp8Format F> static __device__ __forceinline__ unsigned fp8_convert2(f
     return __nv_cvt_float2_to_fp8x2(make_float2(lo, hi), __NV_SATFINITE, F == FP8_E4M3 ? __NV_E4M3 : __NV_E5M2);
 }
 
+// The values of codes (NaN: NaN).
+template <Fp8Format F> static __device__ __forceinline__ float fp8_decode(unsigned code) {
+    if (F == FP8_E4M3) {
+        __nv_fp8_e4m3 v;
+        v.__x = (__nv_fp8_storage_t)code;
+        return (float)v;
+    }
+    __nv_fp8_e5m2 v;
+    v.__x = (__nv_fp8_storage_t)code;
+    return (float)v;
+}
+
+// Sixteen values that are scaled already -> sixteen codes.
+template <Fp8Format F> static __device__ __forceinline__ uint4 fp8_convert16(const float y[16]) {
+#ifdef GPT_CPU_DEVICE
+    uint8_t codes[16];
+    uint4 packed;
+    cpu_fp8_from_float16(codes, y, __NV_SATFINITE, F == FP8_E4M3 ? __NV_E4M3 : __NV_E5M2);
+    memcpy(&packed, codes, 16);
+    return packed;
+#else
+    unsigned w[4];
+    #pragma unroll
+    for (int i = 0; i < 4; i++) { w[i] = fp8_convert2<F>(y[4 * i], y[4 * i + 1]) | (fp8_convert2<F>(y[4 * i + 2], y[4 * i + 3]) << 16); }
+    return make_uint4(w[0], w[1], w[2], w[3]);
+#endif
+}
+
+// ----------------------------------------------------------------------------
+// scale rules
+
+#define FP8_SCALE_LIMIT 8.507059173023462e37f  // 2^126
+
+static __device__ __host__ __forceinline__ float fp8_divide(float a, float b) {
+#ifdef __CUDA_ARCH__
+    return __fdiv_rn(a, b);
+#else
+    return a / b;
+#endif
+}
 static __device__ __host__ __forceinline__ float fp8_scale_from_amax(unsigned amax_bits, float fp8_max) {
     float amax;
     memcpy(&amax, &amax_bits, 4);
     if (amax_bits == 0 || amax_bits >= 0x7f800000u) { return 1.0f; }
-    const float limit = 8.507059173023462e37f;  // 2^126
-#ifdef __CUDA_ARCH__
-    float scale = __fdiv_rn(fp8_max, amax);
-#else
-    float scale = fp8_max / amax;
-#endif
-    return scale < limit ? scale : limit;
+    float scale = fp8_divide(fp8_max, amax);
+    return scale < FP8_SCALE_LIMIT ? scale : FP8_SCALE_LIMIT;
+}
+// old: the scale until now.
+static __device__ __host__ __forceinline__ float fp8_scale_from_history(unsigned amax_bits, float fp8_max, int margin, float old) {
+    float amax;
+    memcpy(&amax, &amax_bits, 4);
+    if (amax_bits == 0 || amax_bits >= 0x7f800000u) { return old; }
+    float scale = fp8_divide(fp8_max, amax) / (float)(1 << margin);
+    return scale < FP8_SCALE_LIMIT ? scale : FP8_SCALE_LIMIT;
+}
+static __device__ __host__ __forceinline__ float fp8_round_down_to_power(float scale) {  // a positive, normal number
+    unsigned bits;
+    memcpy(&bits, &scale, 4);
+    bits &= 0xff800000u;
+    memcpy(&scale, &bits, 4);
+    return scale;
+}
+// FP8_MAX is 1.75 * 2^8 (E4M3), 1.75 * 2^15 (E5M2): amax = m * 2^n needs n - 8 (- 15), and one more if m > 1.75.
+static __device__ __host__ __forceinline__ unsigned fp8_mx_exponent(unsigned amax_bits, Fp8Format format) {
+    if (amax_bits >= 0x7f800000u) { return amax_bits == 0x7f800000u ? 254u : 255u; }
+    int e = (int)(amax_bits >> 23) - (format == FP8_E4M3 ? 8 : 15) + ((amax_bits & 0x7fffffu) > 0x600000u);
+    return e > 0 ? (unsigned)e : 0u;
+}
+// 2^(127 - e), of which 2^-127 and 2^-128 are denormal.
+static __device__ __host__ __forceinline__ float fp8_mx_scale(unsigned e) {
+    unsigned bits = e < 254u ? (254u - e) << 23 : 0x00400000u >> (e - 254u);
+    float scale;
+    memcpy(&scale, &bits, 4);
+    return scale;
+}
+// 2^(e - 127), what a GEMM multiplies with; 255: NaN.
+static __device__ __host__ __forceinline__ float fp8_mx_descale(unsigned e) {
+    unsigned bits = e == 255u ? 0x7fc00000u : e ? e << 23 : 0x00400000u;
+    float descale;
+    memcpy(&descale, &bits, 4);
+    return descale;
 }
 
 // ----------------------------------------------------------------------------
@@ -86,51 +157,382 @@ static __device__ __forceinline__ void fp8_transpose_tile(uint4 q[FP8_TILE]) {
 }
 
 // ----------------------------------------------------------------------------
-// the Sink of recipes with one scale a tensor: the two orders hold the same codes
+// Sinks
+//
+// A thread block of FP8_SINK_THREADS works on 128 x 128 elements; thread i has the tile of 16 x 16 at row 16 (i % 8), column 16 (i / 8) of them, so that in
+// a warp 8 tiles lie along the rows and 4 along the columns: rows of k and of t are 64 and 128 bytes apiece. A producer, in every thread of the block:
+//     Sink<BY, F, COUNT> sink;  sink.begin(params, block_row, block_col);       block_row, block_col: in units of 128
+//     if (sink.inside) { for r = 0 .. 15: sink.put_row(r, x); }                 x: columns col0 .. col0 + 15 of row row0 + r
+//     sink.finish();                                                            all threads: it has barriers; then the next 128 x 128 may begin
+// and beyond that, by granularity:
+//     TENSOR, scale from *amax (now): the whole tensor's amax was recorded before the kernel began (a pass of its own)
+//     TENSOR, scale given:            nothing: one pass, the amax is recorded here
+//     ROW                             the amax bits of all outer rows lie in k_scale and t_scale before the kernel began, and become descales after it (fp8_quantize.cuh)
+//     VEC128, BLK128, VEC32           nothing: one pass, since 128 x 128 elements hold whole blocks of both orders
+// The loop over r is unrolled by fp8_sink_unroll<BY>. x are values that BF16 holds exactly. Sizes are multiples of 16: a tile is inside or outside, and blocks at the edges are partial.
+// VEC128 and VEC32 take 42 KB of shared memory, BLK128 33.
+// Written: codes (k, t), scales (k_scale, t_scale; TENSOR: scale, descale if made here), the tensor's amax, counts. Any of k, t may be NULL: not written.
 
-template <Fp8Format F, bool COUNT>
-struct SinkTensor {
-    uint8_t *k, *t;      // (rows, cols), (cols, rows); NULL: not written
-    int rows, cols;      // multiples of 16
+#define FP8_SINK_THREADS 64
+// How far a producer unrolls its loop over the rows: wholly where codes are kept in registers; else a few, or the compiler loads all rows at once and spills.
+template <Fp8Granularity BY> static constexpr int fp8_sink_unroll = BY == FP8_BY_TENSOR || BY == FP8_BY_ROW ? FP8_TILE : 4;
+#define FP8_PATCH 128                 // edge of what a thread block works on
+static_assert(FP8_PATCH == FP8_BLOCK && FP8_PATCH == 8 * FP8_TILE && FP8_SINK_THREADS == 8 * 8, "a thread block holds whole blocks of all granularities");
+
+// A quantized tensor: codes in both orders (rows,cols), (cols,rows), each with its descales in the layout of fp8_layout.h. NULL: an order that is not wanted.
+typedef struct { uint8_t *k, *t; void *k_scale, *t_scale; } Fp8Operand;
+
+typedef struct {
+    Fp8Operand out;
+    int rows, cols;                   // multiples of 16
+    unsigned *amax, *amax_step;       // bits, maximum with what is there; NULL: not recorded
+    float *scale, *descale;           // TENSOR: the slot's
+    bool now;                         // TENSOR: the scale is made here, from *amax
+    bool powers_of_two;
+    unsigned long long* counts;       // COUNT: += saturated, flushed to zero; of each order if they differ. NULL: not counted
+} Fp8SinkParams;
+
+// What a thread counts. A value is saturated if it rounds beyond the largest code; flushed if its code is 0 and it is not.
+// COUNT: counts if counts are wanted (the same for all threads). Without it the code is not even there: with one scale a tensor it costs 50 of 180 registers.
+template <Fp8Format F, bool COUNT> struct Fp8Tally {
+    unsigned saturated, flushed;
+    unsigned long long* counts;
+    __device__ __forceinline__ void begin(unsigned long long* to) {
+        saturated = flushed = 0;
+        counts = to;
+    }
+    __device__ __forceinline__ void add(const float x[FP8_TILE], const float y[FP8_TILE], uint4 codes) {
+        if (!COUNT || !counts) { return; }
+        const unsigned w[4] = {codes.x, codes.y, codes.z, codes.w};
+        #pragma unroll
+        for (int i = 0; i < FP8_TILE; i++) {
+            saturated += fabsf(y[i]) >= FP8_OVERFLOW(F);
+            flushed += ((w[i / 4] >> (8 * (i % 4))) & 0x7fu) == 0 && x[i] != 0.0f;
+        }
+    }
+    __device__ __forceinline__ void finish() {
+        if (!COUNT || !counts) { return; }
+        saturated = warp_sum(saturated);
+        flushed = warp_sum(flushed);
+        if (threadIdx.x % WARP_SIZE == 0 && saturated) { atomicAdd(counts, (unsigned long long)saturated); }
+        if (threadIdx.x % WARP_SIZE == 0 && flushed) { atomicAdd(counts + 1, (unsigned long long)flushed); }
+    }
+};
+
+// What the Sinks share: where the tile is, its amax, its stores.
+template <Fp8Format F, bool COUNT> struct Fp8SinkTile {
+    Fp8SinkParams p;
+    int block_row, block_col, row0, col0;
+    bool inside;
+    unsigned most[FP8_TILE];          // amaxes of the columns
+    Fp8Tally<F, COUNT> tally;
+
+    __device__ __forceinline__ void begin_tile(const Fp8SinkParams& params, int patch_row, int patch_col) {
+        p = params;
+        block_row = patch_row; block_col = patch_col;
+        row0 = block_row * FP8_PATCH + (threadIdx.x % 8) * FP8_TILE;
+        col0 = block_col * FP8_PATCH + (threadIdx.x / 8) * FP8_TILE;
+        inside = row0 < p.rows && col0 < p.cols;
+        #pragma unroll
+        for (int i = 0; i < FP8_TILE; i++) { most[i] = 0; }
+        tally.begin(p.counts);
+    }
+    __device__ __forceinline__ void take_amax(const float x[FP8_TILE]) {
+        #pragma unroll
+        for (int i = 0; i < FP8_TILE; i++) { most[i] = max(most[i], abs_bits(x[i])); }
+    }
+    __device__ __forceinline__ unsigned tile_amax() const {
+        unsigned m = 0;
+        #pragma unroll
+        for (int i = 0; i < FP8_TILE; i++) { m = max(m, most[i]); }
+        return m;
+    }
+    __device__ __forceinline__ void record(unsigned m) {
+        amax_record(p.amax, m);
+        amax_record(p.amax_step, m);
+    }
+    __device__ __forceinline__ void store_k(int r, uint4 codes) {
+        *reinterpret_cast<uint4*>(p.out.k + (size_t)(row0 + r) * p.cols + col0) = codes;
+    }
+    __device__ __forceinline__ void store_t(uint4 q[FP8_TILE]) {
+        fp8_transpose_tile(q);
+        #pragma unroll
+        for (int c = 0; c < FP8_TILE; c++) { *reinterpret_cast<uint4*>(p.out.t + (size_t)(col0 + c) * p.rows + row0) = q[c]; }
+    }
+};
+
+// A thread's tile of values that BF16 holds, kept until its scales are known. On a GPU in shared memory, in pieces of 16 bytes, those of neighbours side by
+// side: in registers it would take 128 of them, and a producer that has work of its own would spill. On the CPU device it is on the thread's own stack.
+struct Fp8Held {
+#ifdef GPT_CPU_DEVICE
+    float row[FP8_TILE][FP8_TILE];
+    void begin() {}
+    void put(int r, const float x[FP8_TILE]) { memcpy(row[r], x, sizeof(row[r])); }
+    void get(int r, float x[FP8_TILE]) const { memcpy(x, row[r], sizeof(row[r])); }
+#else
+    uint4* piece;
+    __device__ __forceinline__ void begin() {
+        SHARED(uint4, pieces, FP8_SINK_THREADS * 2 * FP8_TILE);
+        piece = pieces + threadIdx.x;
+    }
+    __device__ __forceinline__ void put(int r, const float x[FP8_TILE]) {
+        unsigned w[FP8_TILE / 2];
+        #pragma unroll
+        for (int i = 0; i < FP8_TILE / 2; i++) { w[i] = __byte_perm(__float_as_uint(x[2 * i]), __float_as_uint(x[2 * i + 1]), 0x7632); }
+        piece[2 * r * FP8_SINK_THREADS] = make_uint4(w[0], w[1], w[2], w[3]);
+        piece[(2 * r + 1) * FP8_SINK_THREADS] = make_uint4(w[4], w[5], w[6], w[7]);
+    }
+    __device__ __forceinline__ void get(int r, float x[FP8_TILE]) const {
+        const uint4 a = piece[2 * r * FP8_SINK_THREADS], b = piece[(2 * r + 1) * FP8_SINK_THREADS];
+        const unsigned w[FP8_TILE / 2] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+        #pragma unroll
+        for (int i = 0; i < FP8_TILE / 2; i++) {
+            x[2 * i] = __uint_as_float(w[i] << 16);
+            x[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
+        }
+    }
+#endif
+};
+
+// BY is one of:
+template <Fp8Granularity BY, Fp8Format F, bool COUNT> struct Sink;
+
+// One scale a tensor: the two orders hold the same codes.
+template <Fp8Format F, bool COUNT> struct Sink<FP8_BY_TENSOR, F, COUNT> : Fp8SinkTile<F, COUNT> {
     float scale;
-    unsigned saturated, flushed;  // counted by this thread, if COUNT
     uint4 q[FP8_TILE];
 
-    // row r of the tile: 16 values that BF16 holds exactly
+    __device__ __forceinline__ void begin(const Fp8SinkParams& params, int patch_row, int patch_col) {
+        this->begin_tile(params, patch_row, patch_col);
+        scale = params.now ? fp8_scale_from_amax(*params.amax, FP8_MAX(F)) : *params.scale;
+        if (params.now && patch_row == 0 && patch_col == 0 && threadIdx.x == 0) {
+            *params.scale = scale;
+            *params.descale = 1.0f / scale;
+            if (*params.amax > *params.amax_step) { *params.amax_step = *params.amax; }
+        }
+    }
     __device__ __forceinline__ void put_row(int r, const float x[FP8_TILE]) {
         float y[FP8_TILE];
-        unsigned w[FP8_TILE / 4];
         #pragma unroll
         for (int i = 0; i < FP8_TILE; i++) { y[i] = x[i] * scale; }
-#ifdef GPT_CPU_DEVICE
-        uint8_t codes[FP8_TILE];
-        cpu_fp8_from_float16(codes, y, __NV_SATFINITE, F == FP8_E4M3 ? __NV_E4M3 : __NV_E5M2);
-        memcpy(w, codes, FP8_TILE);
-#else
+        q[r] = fp8_convert16<F>(y);
+        if (!this->p.now) { this->take_amax(x); }
+        this->tally.add(x, y, q[r]);
+    }
+    __device__ __forceinline__ void finish() {
+        if (this->inside) {
+            if (this->p.out.k) {
+                #pragma unroll
+                for (int r = 0; r < FP8_TILE; r++) { this->store_k(r, q[r]); }
+            }
+            if (this->p.out.t) { this->store_t(q); }
+        }
+        if (!this->p.now) { this->record(this->tile_amax()); }
+        this->tally.finish();
+    }
+};
+
+// One scale an outer row. k_scale (rows) and t_scale (cols) hold amax bits while this runs.
+template <Fp8Format F, bool COUNT> struct Sink<FP8_BY_ROW, F, COUNT> : Fp8SinkTile<F, COUNT> {
+    float column_scale[FP8_TILE];
+    uint4 q[FP8_TILE];
+
+    __device__ __forceinline__ void begin(const Fp8SinkParams& params, int patch_row, int patch_col) {
+        this->begin_tile(params, patch_row, patch_col);
+        if (!this->inside || !params.out.t) { return; }
         #pragma unroll
-        for (int i = 0; i < FP8_TILE / 4; i++) { w[i] = fp8_convert2<F>(y[4 * i], y[4 * i + 1]) | (fp8_convert2<F>(y[4 * i + 2], y[4 * i + 3]) << 16); }
-#endif
-        if (COUNT) {
+        for (int i = 0; i < FP8_TILE; i++) { column_scale[i] = fp8_scale_from_amax(((const unsigned*)params.out.t_scale)[this->col0 + i], FP8_MAX(F)); }
+    }
+    __device__ __forceinline__ void put_row(int r, const float x[FP8_TILE]) {
+        float y[FP8_TILE];
+        this->take_amax(x);
+        if (this->p.out.k) {
+            const float scale = fp8_scale_from_amax(((const unsigned*)this->p.out.k_scale)[this->row0 + r], FP8_MAX(F));
             #pragma unroll
-            for (int i = 0; i < FP8_TILE; i++) {
-                unsigned code = (w[i / 4] >> (8 * (i % 4))) & 0x7fu;
-                saturated += fabsf(y[i]) >= FP8_OVERFLOW(F);
-                flushed += code == 0 && x[i] != 0.0f;
+            for (int i = 0; i < FP8_TILE; i++) { y[i] = x[i] * scale; }
+            const uint4 codes = fp8_convert16<F>(y);
+            this->tally.add(x, y, codes);
+            this->store_k(r, codes);
+        }
+        if (this->p.out.t) {
+            #pragma unroll
+            for (int i = 0; i < FP8_TILE; i++) { y[i] = x[i] * column_scale[i]; }
+            q[r] = fp8_convert16<F>(y);
+            this->tally.add(x, y, q[r]);
+        }
+    }
+    __device__ __forceinline__ void finish() {
+        if (this->inside && this->p.out.t) { this->store_t(q); }
+        this->record(this->tile_amax());
+        this->tally.finish();
+    }
+};
+
+// One scale for 128 x 128 elements: the two orders hold the same codes, k_scale[block_row][block_col] = t_scale[block_col][block_row].
+template <Fp8Format F, bool COUNT> struct Sink<FP8_BY_BLK128, F, COUNT> : Fp8SinkTile<F, COUNT> {
+    Fp8Held held;
+
+    __device__ __forceinline__ void begin(const Fp8SinkParams& params, int patch_row, int patch_col) {
+        this->begin_tile(params, patch_row, patch_col);
+        held.begin();
+    }
+    __device__ __forceinline__ void put_row(int r, const float x[FP8_TILE]) {
+        this->take_amax(x);
+        held.put(r, x);
+    }
+    // The last block along the contraction also fills up the row with zeros.
+    static __device__ __forceinline__ void store_scale(void* scales, int outer, int block, int inner, float descale) {
+        const int stride = (int)fp8_blk128_stride(inner), last = block == (int)fp8_blocks(inner) - 1 ? stride : block + 1;
+        float* row = (float*)scales + (size_t)outer * stride;
+        row[block] = descale;
+        for (int i = block + 1; i < last; i++) { row[i] = 0.0f; }
+    }
+    __device__ __forceinline__ void finish() {
+        const unsigned amax = block_max(this->tile_amax());
+        float scale = fp8_scale_from_amax(amax, FP8_MAX(F));
+        if (this->p.powers_of_two) { scale = fp8_round_down_to_power(scale); }
+        if (threadIdx.x == 0) {
+            if (this->p.out.k) { store_scale(this->p.out.k_scale, this->block_row, this->block_col, this->p.cols, 1.0f / scale); }
+            if (this->p.out.t) { store_scale(this->p.out.t_scale, this->block_col, this->block_row, this->p.rows, 1.0f / scale); }
+        }
+        if (this->inside) {
+            uint4 q[FP8_TILE];
+            #pragma unroll
+            for (int r = 0; r < FP8_TILE; r++) {
+                float x[FP8_TILE], y[FP8_TILE];
+                held.get(r, x);
+                #pragma unroll
+                for (int i = 0; i < FP8_TILE; i++) { y[i] = x[i] * scale; }
+                q[r] = fp8_convert16<F>(y);
+                this->tally.add(x, y, q[r]);
+                if (this->p.out.k) { this->store_k(r, q[r]); }
+            }
+            if (this->p.out.t) { this->store_t(q); }
+        }
+        this->record(amax);
+        this->tally.finish();
+    }
+};
+
+// 16 amaxes of rows and 16 of columns from each thread, 17 words apart (no two lanes of a warp meet in a bank).
+#define FP8_EDGE 17
+#define FP8_EDGES (2 * FP8_SINK_THREADS * FP8_EDGE)
+
+// Outer row o of this thread block, 0 .. 127 a row, 128 .. 255 a column: its amaxes over the eight tiles that it crosses.
+static __device__ __forceinline__ void fp8_edge_amaxes(unsigned amax[8], const unsigned* edges, int o) {
+    const int tile = o % FP8_PATCH / FP8_TILE, at = o % FP8_TILE;
+    #pragma unroll
+    for (int j = 0; j < 8; j++) {
+        amax[j] = o < FP8_PATCH ? edges[(j * 8 + tile) * FP8_EDGE + at] : edges[(FP8_SINK_THREADS + tile * 8 + j) * FP8_EDGE + at];
+    }
+}
+static __device__ __forceinline__ unsigned fp8_row_amax(const float x[FP8_TILE]) {
+    unsigned m = 0;
+    #pragma unroll
+    for (int i = 0; i < FP8_TILE; i++) { m = max(m, abs_bits(x[i])); }
+    return m;
+}
+
+// VEC128 and VEC32: outer rows are scaled in blocks along the contraction; the orders are two quantizations of the same tile.
+template <Fp8Granularity BY, Fp8Format F, bool COUNT> struct Sink : Fp8SinkTile<F, COUNT> {
+    static_assert(BY == FP8_BY_VEC128 || BY == FP8_BY_VEC32, "the other granularities have Sinks of their own");
+    Fp8Held held;
+    unsigned *edges, *scales;         // shared; scales: floats of the 256 outer rows, or words of four bytes e in the order of the two 512-byte tiles
+
+    __device__ __forceinline__ void begin(const Fp8SinkParams& params, int patch_row, int patch_col) {
+        SHARED(unsigned, shared_edges, FP8_EDGES);
+        SHARED(unsigned, shared_scales, 2 * FP8_PATCH);
+        edges = shared_edges;
+        scales = shared_scales;
+        held.begin();
+        this->begin_tile(params, patch_row, patch_col);
+    }
+    __device__ __forceinline__ void put_row(int r, const float x[FP8_TILE]) {
+        edges[threadIdx.x * FP8_EDGE + r] = fp8_row_amax(x);
+        this->take_amax(x);
+        held.put(r, x);
+    }
+    static __device__ __forceinline__ int word(int o) { return o / FP8_PATCH * (FP8_MX_TILE / 4) + o % 32 * 4 + o % FP8_PATCH / 32; }
+
+    // Scales of the outer rows threadIdx.x, + 64, + 128, + 192.
+    __device__ __forceinline__ void make_scales() {
+        #pragma unroll
+        for (int n = 0; n < 4; n++) {
+            const int o = n * FP8_SINK_THREADS + threadIdx.x;
+            if (n < 2 ? !this->p.out.k : !this->p.out.t) { continue; }
+            unsigned amax[8];
+            fp8_edge_amaxes(amax, edges, o);
+            if constexpr (BY == FP8_BY_VEC32) {
+                unsigned e[4];
+                #pragma unroll
+                for (int j = 0; j < 4; j++) { e[j] = fp8_mx_exponent(max(amax[2 * j], amax[2 * j + 1]), F); }
+                scales[word(o)] = e[0] | e[1] << 8 | e[2] << 16 | e[3] << 24;
+            } else {
+                #pragma unroll
+                for (int j = 1; j < 8; j++) { amax[0] = max(amax[0], amax[j]); }
+                float scale = fp8_scale_from_amax(amax[0], FP8_MAX(F));
+                if (this->p.powers_of_two) { scale = fp8_round_down_to_power(scale); }
+                scales[o] = __float_as_uint(scale);
+                const int outer = n < 2 ? this->p.rows : this->p.cols, block = n < 2 ? this->block_col : this->block_row;
+                const int row = (n < 2 ? this->block_row : this->block_col) * FP8_PATCH + o % FP8_PATCH;
+                if (row < outer) { ((float*)(n < 2 ? this->p.out.k_scale : this->p.out.t_scale))[(size_t)block * outer + row] = 1.0f / scale; }
             }
         }
-        q[r] = make_uint4(w[0], w[1], w[2], w[3]);
     }
-    // the tile's place in the tensor
-    __device__ __forceinline__ void store_tile(int row0, int col0) {
-        if (k) {
-            #pragma unroll
-            for (int r = 0; r < FP8_TILE; r++) { *reinterpret_cast<uint4*>(k + (size_t)(row0 + r) * cols + col0) = q[r]; }
+    // Both tiles of bytes are ready: 16 bytes a thread.
+    __device__ __forceinline__ void store_mx_tiles() {
+        const bool k = threadIdx.x < FP8_MX_TILE / 16;
+        if (k ? !this->p.out.k : !this->p.out.t) { return; }
+        const size_t tile = k ? this->block_row * fp8_blocks(this->p.cols) + this->block_col : this->block_col * fp8_blocks(this->p.rows) + this->block_row;
+        uint4* out = reinterpret_cast<uint4*>((uint8_t*)(k ? this->p.out.k_scale : this->p.out.t_scale) + tile * FP8_MX_TILE);
+        out[threadIdx.x % (FP8_MX_TILE / 16)] = reinterpret_cast<const uint4*>(scales)[threadIdx.x];
+    }
+    // The scale of outer row o in this thread's tile. along: the tile's place along the contraction, 0 .. 7
+    __device__ __forceinline__ float scale_of(int o, int along) const {
+        return BY == FP8_BY_VEC32 ? fp8_mx_scale((scales[word(o)] >> (along / 2 * 8)) & 0xffu) : __uint_as_float(scales[o]);
+    }
+    __device__ __forceinline__ void finish() {
+        const int tile_row = threadIdx.x % 8, tile_col = threadIdx.x / 8;
+        #pragma unroll
+        for (int i = 0; i < FP8_TILE; i++) {
+            edges[(FP8_SINK_THREADS + threadIdx.x) * FP8_EDGE + i] = this->most[i];
+            if (!this->inside) { edges[threadIdx.x * FP8_EDGE + i] = 0; }
         }
-        if (t) {
-            fp8_transpose_tile(q);
-            #pragma unroll
-            for (int c = 0; c < FP8_TILE; c++) { *reinterpret_cast<uint4*>(t + (size_t)(col0 + c) * rows + row0) = q[c]; }
+        __syncthreads();
+        make_scales();
+        __syncthreads();  // no third: the next edges are written after this one, the next scales after the next first one
+        if (BY == FP8_BY_VEC32) { store_mx_tiles(); }
+        if (this->inside && this->p.out.k) {
+            #pragma unroll 4
+            for (int r = 0; r < FP8_TILE; r++) {
+                float x[FP8_TILE], y[FP8_TILE];
+                const float scale = scale_of(tile_row * FP8_TILE + r, tile_col);
+                held.get(r, x);
+                #pragma unroll
+                for (int i = 0; i < FP8_TILE; i++) { y[i] = x[i] * scale; }
+                const uint4 codes = fp8_convert16<F>(y);
+                this->tally.add(x, y, codes);
+                this->store_k(r, codes);
+            }
         }
+        if (this->inside && this->p.out.t) {
+            float scale[FP8_TILE];
+            uint4 q[FP8_TILE];
+            #pragma unroll
+            for (int i = 0; i < FP8_TILE; i++) { scale[i] = scale_of(FP8_PATCH + tile_col * FP8_TILE + i, tile_row); }
+            #pragma unroll
+            for (int r = 0; r < FP8_TILE; r++) {
+                float x[FP8_TILE], y[FP8_TILE];
+                held.get(r, x);
+                #pragma unroll
+                for (int i = 0; i < FP8_TILE; i++) { y[i] = x[i] * scale[i]; }
+                q[r] = fp8_convert16<F>(y);
+                this->tally.add(x, y, q[r]);
+            }
+            this->store_t(q);
+        }
+        this->record(this->tile_amax());
+        this->tally.finish();
     }
 };
 

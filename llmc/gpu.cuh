@@ -23,6 +23,7 @@ typedef struct Device {
     cudaDeviceProp props;
     int capability;              // 10 * major + minor: 80, 89, 90, 100, 120; 0 = CPU device that plays no particular GPU
     bool is_cpu;
+    bool counting;               // device_alloc only books: what would be allocated
     const DevicePeak* peak;      // NULL: unknown device
     cudaStream_t stream;         // everything runs on it, in order
     cublasLtHandle_t lt;
@@ -40,7 +41,7 @@ typedef struct Device {
 static inline void* device_alloc(Device* dev, MemClass c, const char* name, size_t bytes) {
     void* p = NULL;
     if (bytes == 0) { return NULL; }
-    cudaError_t error = cudaMalloc(&p, bytes);
+    cudaError_t error = dev->counting ? cudaSuccess : cudaMalloc(&p, bytes);
     if (error != cudaSuccess) {
         size_t free_bytes = 0, total = 0, booked = 0;
         cudaMemGetInfo(&free_bytes, &total);
@@ -92,6 +93,7 @@ static inline void device_init(Device* dev, int local_rank) {
     cudaCheck(cudaSetDevice(local_rank));
     cudaCheck(cudaGetDeviceProperties(&dev->props, local_rank));
     dev->capability = dev->props.major * 10 + dev->props.minor;
+    dev->counting = false;
 #ifdef GPT_CPU_DEVICE
     dev->is_cpu = true;
     dev->peak = NULL;

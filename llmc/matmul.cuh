@@ -2,8 +2,9 @@
  *
  * One GEMM:  D (m,n) [+]= A (m,k) . B (n,k)^T [+ bias (n)], row-major, both contracted along their contiguous axis. In the column-major terms of
  *            cuBLASLt that is D^T = op(B) op(A): its A is our B. An operand stored with the contraction as its first axis sets a_t or b_t instead.
- * Operand:   a tensor as a GEMM reads it: k contiguous along the last axis, t along the first, each with its descale. For f32 and bf16 t is absent and
- *            the GEMM gets a transpose flag; for FP8 both exist, because 8.9, 9.0 and 12.x multiply FP8 in one layout only; 10.x takes any, so t is absent there.
+ * Operand:   a tensor as a GEMM reads it: k contiguous along the last axis, t along the first, each with its descales (fp8_layout.h). For f32 and bf16 t is
+ *            absent and the GEMM gets a transpose flag; for FP8 both exist, because 8.9, 9.0 and 12.x multiply FP8 in one layout only; 10.x takes any, so t is
+ *            absent there while both orders have the same scale.
  * GELU:      fused into the product that makes its input, on request and for f32 and bf16 only: forward D = gelu(Z) and the second result h = Z, where
  *            Z = A . B^T + bias; backward D = gelu'(h) A . B^T, h read. The GELU of forward sees Z before it is rounded to h, gelu.cuh's after: the two
  *            paths differ by about that rounding. In FP8 the separate kernel stays, since it takes the amax of the operand that it makes.
@@ -16,6 +17,7 @@
 #ifndef LLMC_MATMUL_CUH
 #define LLMC_MATMUL_CUH
 
+#include "llmc/fp8_layout.h"
 #include "llmc/fp8_recipe.cuh"
 #include "llmc/gpu.cuh"
 
@@ -51,9 +53,10 @@ typedef struct GemmShape {
     int fast_accum;                       // FP8: no promotion of partial sums to f32
     int batch;                            // 1 or more products, at these distances in elements:
     int align;                            // bytes every pointer is aligned to
+    int scale_a, scale_b;                 // FP8: Fp8Granularity of their descales
     long long stride_a, stride_b, stride_d;
 } GemmShape;
-static_assert(sizeof(GemmShape) == 18 * sizeof(int) + 3 * sizeof(long long), "no padding: it would count in the comparison");
+static_assert(sizeof(GemmShape) == 20 * sizeof(int) + 3 * sizeof(long long), "no padding: it would count in the comparison");
 
 typedef struct GemmPlan {
     GemmShape shape;
@@ -75,10 +78,12 @@ static inline GemmShape gemm_shape(int m, int n, int k, DType a, DType b, DType 
 
 // "m 1024 n 768 k 768, e4m3 x e4m3 -> bf16, bias, fast accumulation, batch 12"
 static inline const char* gemm_describe(const GemmShape* s, char buffer[256]) {
-    snprintf(buffer, 256, "m %d, n %d, k %d (A %s ld %d%s, B %s ld %d%s, D %s ld %d)%s%s%s%s, batch %d, alignment %d", s->m, s->n, s->k, dtype_names[s->a], s->lda,
+    char scales[40] = "";
+    if (s->scale_a || s->scale_b) { snprintf(scales, sizeof(scales), ", scales %s x %s", fp8_granularity_names[s->scale_a], fp8_granularity_names[s->scale_b]); }
+    snprintf(buffer, 256, "m %d, n %d, k %d (A %s ld %d%s, B %s ld %d%s, D %s ld %d)%s%s%s%s%s, batch %d, alignment %d", s->m, s->n, s->k, dtype_names[s->a], s->lda,
              s->a_t ? " transposed" : "", dtype_names[s->b], s->ldb, s->b_t ? " transposed" : "", dtype_names[s->d], s->ldd,
              s->bias ? ", bias" : "", s->gelu == GEMM_GELU_FORWARD ? ", GELU" : s->gelu == GEMM_GELU_BACKWARD ? ", GELU backward" : "",
-             s->accumulate ? ", accumulate" : "", s->fast_accum ? ", fast accumulation" : "", s->batch, s->align);
+             s->accumulate ? ", accumulate" : "", s->fast_accum ? ", fast accumulation" : "", scales, s->batch, s->align);
     return buffer;
 }
 
@@ -98,6 +103,15 @@ static inline cublasLtMatrixLayout_t gemm_layout(DType type, int rows, int cols,
     }
     return layout;
 }
+
+#if CUBLAS_VERSION >= 120900
+// cuBLASLt's name for a kind of scales.
+static inline int32_t gemm_scale_mode(int by) {
+    static const int32_t modes[NUM_FP8_GRANULARITIES] = {CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+                                                         CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F, CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0};
+    return modes[by];
+}
+#endif
 
 static inline cublasLtEpilogue_t gemm_epilogue(const GemmShape* s) {
     if (s->gelu == GEMM_GELU_BACKWARD) { return CUBLASLT_EPILOGUE_DGELU; }  // has no bias
@@ -133,6 +147,15 @@ static inline void gemm_describe_plan(GemmPlan* p, const GemmShape* s, bool tf32
         const void* some = workspace;
         cublasCheck(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &some, sizeof(some)));
         cublasCheck(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &some, sizeof(some)));
+        if (s->scale_a || s->scale_b) {
+#if CUBLAS_VERSION >= 120900
+            const int32_t mode_a = gemm_scale_mode(s->scale_b), mode_b = gemm_scale_mode(s->scale_a);
+            cublasCheck(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode_a, sizeof(mode_a)));
+            cublasCheck(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode_b, sizeof(mode_b)));
+#else
+            fail("build with CUDA 12.9 or newer, or choose --fp8-recipe current", "this program was built with cuBLAS %d, which has one scale a tensor only", CUBLAS_VERSION);
+#endif
+        }
     }
     p->a = s->b_t ? gemm_layout((DType)s->b, s->n, s->k, s->ldb, s->batch, s->stride_b) : gemm_layout((DType)s->b, s->k, s->n, s->ldb, s->batch, s->stride_b);
     p->b = s->a_t ? gemm_layout((DType)s->a, s->m, s->k, s->lda, s->batch, s->stride_a) : gemm_layout((DType)s->a, s->k, s->m, s->lda, s->batch, s->stride_a);
@@ -190,7 +213,7 @@ static inline const char* gemm_find_accepted(Device* dev, const GemmShape* s, ch
         GemmShape c = *s;
         const char* what = "";
         if (v == 0) { if (!c.gelu) { continue; } c.gelu = c.ld_h = 0; what = "without GELU fusion (-ge 0)"; }
-        if (v == 1) { if (!dtype_is_fp8((DType)c.a)) { continue; } c.fast_accum = !c.fast_accum; what = c.fast_accum ? "with fast accumulation" : "without fast accumulation"; }
+        if (v == 1) { if (!dtype_is_fp8((DType)c.a) || c.scale_a == FP8_BY_VEC128) { continue; } c.fast_accum = !c.fast_accum; what = c.fast_accum ? "with fast accumulation" : "without it"; }
         if (v == 2) { if (!c.bias || c.gelu) { continue; } c.bias = 0; what = "without the bias epilogue"; }
         if (v == 3) { c.d = DTYPE_F32; what = "with f32 output"; }
         if (v == 4 || v == 5) {
@@ -199,7 +222,7 @@ static inline const char* gemm_find_accepted(Device* dev, const GemmShape* s, ch
             c.lda = ROUND_UP(c.lda, to); c.ldb = ROUND_UP(c.ldb, to); c.ldd = ROUND_UP(c.ldd, to); c.ld_h = ROUND_UP(c.ld_h, to);
             what = v == 4 ? "with sizes rounded up to multiples of 16" : "with sizes rounded up to multiples of 128";
         }
-        if (v == 6) { if (!dtype_is_fp8((DType)c.a)) { continue; } c.a = c.b = c.d = DTYPE_BF16; c.fast_accum = 0; what = "with --dtype bfloat16"; }
+        if (v == 6) { if (!dtype_is_fp8((DType)c.a)) { continue; } c.a = c.b = c.d = DTYPE_BF16; c.fast_accum = c.scale_a = c.scale_b = 0; what = "with --dtype bfloat16"; }
         if (memcmp(&c, s, sizeof(c)) == 0) { continue; }
         GemmPlan* p = gemm_plan_create(dev, &c);
         bool accepted = p->status == CUBLAS_STATUS_SUCCESS;
@@ -236,9 +259,9 @@ static inline GemmPlan* gemm_plan_or_fail(Device* dev, const GemmShape* s, const
     return p;
 }
 
-// D = A . B^T (see the top). a_descale, b_descale: device f32 for FP8 operands, else NULL. bias: n elements of D's type if the shape has one.
+// D = A . B^T (see the top). a_descale, b_descale: on the device, as the shape's scale_a and scale_b say, for FP8 operands; else NULL. bias: n elements of D's type if the shape has one.
 // h: with a fused GELU its input (m,n), written forward and read backward; it may not overlap D. Enqueues only.
-static inline void gemm(Device* dev, const char* name, const GemmShape* s, void* D, const void* A, const void* B, const float* a_descale, const float* b_descale, const void* bias,
+static inline void gemm(Device* dev, const char* name, const GemmShape* s, void* D, const void* A, const void* B, const void* a_descale, const void* b_descale, const void* bias,
                         void* h = NULL) {
     GemmPlan* p = gemm_plan_or_fail(dev, s, name);
     for (auto& use : p->uses) {
@@ -268,13 +291,14 @@ static inline void gemm(Device* dev, const char* name, const GemmShape* s, void*
 typedef struct {
     void* k;               // (rows, cols), contiguous along cols
     void* t;               // (cols, rows), contiguous along rows; NULL: read k with a transpose flag
-    const float* descale;  // device f32; NULL for f32 and bf16
+    const void *k_scale, *t_scale;  // their descales on the device; NULL for f32 and bf16
+    Fp8Granularity by;     // what a descale is for
     DType dtype;
     int rows, cols;
 } Operand;
 
 template <class T> static inline Operand operand_plain(const T* x, int rows, int cols) {
-    Operand o = {(void*)x, NULL, NULL, dtype_of<T>(), rows, cols};
+    Operand o = {(void*)x, NULL, NULL, NULL, FP8_BY_TENSOR, dtype_of<T>(), rows, cols};
     return o;
 }
 
@@ -289,8 +313,10 @@ typedef enum { PASS_FPROP, PASS_DGRAD, PASS_WGRAD, NUM_PASSES } Pass;
 static const char* const pass_names[NUM_PASSES] = {"gemm fprop", "gemm dgrad", "gemm wgrad"};
 
 // The shape of one pass of a linear layer x (N,C) -> y (N,OC): the one place that both planning and running use.
-// x, w, dy: operand types; out: type of the result; t: the operands have a transposed copy.
-static inline GemmShape linear_shape(Pass pass, int N, int C, int OC, DType x, DType w, DType dy, DType out, bool t, bool fast_accum) {
+// x, w, dy: operand types; out: type of the result; t: the operands have a transposed copy; by: what their descales are for.
+typedef struct { Fp8Granularity x, w, dy; } LinearScales;
+static inline GemmShape linear_shape(Pass pass, int N, int C, int OC, DType x, DType w, DType dy, DType out, bool t, bool fast_accum,
+                                     LinearScales by = {FP8_BY_TENSOR, FP8_BY_TENSOR, FP8_BY_TENSOR}) {
     GemmShape s;
     if (pass == PASS_FPROP) {
         s = gemm_shape(N, OC, C, x, w, out);
@@ -304,6 +330,8 @@ static inline GemmShape linear_shape(Pass pass, int N, int C, int OC, DType x, D
         s.accumulate = 1;
     }
     s.fast_accum = fast_accum && dtype_is_fp8((DType)s.a);
+    s.scale_a = pass == PASS_FPROP ? by.x : by.dy;
+    s.scale_b = pass == PASS_WGRAD ? by.x : by.w;
     s.align = gemm_alignment((size_t)N * C * dtype_bytes((DType)s.a));  // activations of one layer follow those of another without a gap
     return s;
 }
@@ -319,13 +347,13 @@ static inline GemmShape linear_gelu_shape(Pass pass, int N, int C, int OC, DType
 
 // y (N,OC) = x W^T + bias
 static inline void linear_forward(Device* dev, void* y, DType y_type, Operand x, Operand w, const void* bias, bool fast_accum) {
-    GemmShape s = linear_shape(PASS_FPROP, x.rows, x.cols, w.rows, x.dtype, w.dtype, x.dtype, y_type, x.t != NULL, fast_accum);
-    gemm(dev, pass_names[PASS_FPROP], &s, y, x.k, w.k, x.descale, w.descale, bias);
+    GemmShape s = linear_shape(PASS_FPROP, x.rows, x.cols, w.rows, x.dtype, w.dtype, x.dtype, y_type, x.t != NULL, fast_accum, {x.by, w.by, x.by});
+    gemm(dev, pass_names[PASS_FPROP], &s, y, x.k, w.k, x.k_scale, w.k_scale, bias);
 }
 // dx (N,C) = dY W
 static inline void linear_dgrad(Device* dev, void* dx, DType dx_type, Operand dy, Operand w, bool fast_accum) {
-    GemmShape s = linear_shape(PASS_DGRAD, dy.rows, w.cols, w.rows, dy.dtype, w.dtype, dy.dtype, dx_type, w.t != NULL, fast_accum);
-    gemm(dev, pass_names[PASS_DGRAD], &s, dx, dy.k, w.t ? w.t : w.k, dy.descale, w.descale, NULL);
+    GemmShape s = linear_shape(PASS_DGRAD, dy.rows, w.cols, w.rows, dy.dtype, w.dtype, dy.dtype, dx_type, w.t != NULL, fast_accum, {dy.by, w.by, dy.by});
+    gemm(dev, pass_names[PASS_DGRAD], &s, dx, dy.k, w.t ? w.t : w.k, dy.k_scale, w.t ? w.t_scale : w.k_scale, NULL);
 }
 // h (N,OC) = x W^T + bias, gelu (N,OC) = gelu(h), both of x's type (f32 or bf16): two results of one product
 static inline void linear_forward_gelu(Device* dev, void* gelu, void* h, Operand x, Operand w, const void* bias) {
@@ -340,8 +368,8 @@ static inline void linear_dgrad_gelu(Device* dev, void* dh, const void* h, Opera
 // dw (OC,C) += dY^T x
 static inline void linear_wgrad(Device* dev, void* dw, DType dw_type, Operand dy, Operand x, bool fast_accum) {
     bool t = dy.t != NULL;
-    GemmShape s = linear_shape(PASS_WGRAD, dy.rows, x.cols, dy.cols, x.dtype, x.dtype, dy.dtype, dw_type, t, fast_accum);
-    gemm(dev, pass_names[PASS_WGRAD], &s, dw, t ? dy.t : dy.k, t ? x.t : x.k, dy.descale, x.descale, NULL);
+    GemmShape s = linear_shape(PASS_WGRAD, dy.rows, x.cols, dy.cols, x.dtype, x.dtype, dy.dtype, dw_type, t, fast_accum, {x.by, x.by, dy.by});
+    gemm(dev, pass_names[PASS_WGRAD], &s, dw, t ? dy.t : dy.k, t ? x.t : x.k, t ? dy.t_scale : dy.k_scale, t ? x.t_scale : x.k_scale, NULL);
 }
 
 #endif

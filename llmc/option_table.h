@@ -23,6 +23,10 @@
 #define OPT_MOMENT_CHOICES(X) X(OPT_MOMENT_FLOAT32, "float32|fp32") X(OPT_MOMENT_BFLOAT16, "bfloat16|bf16") X(OPT_MOMENT_FLOAT8, "float8|fp8")
 #define OPT_MASTER_CHOICES(X) X(OPT_MASTER_BFLOAT16, "bfloat16|bf16|0") X(OPT_MASTER_FLOAT32, "float32|fp32|1")
 #define OPT_ORDER_CHOICES(X) X(OPT_ORDER_SEQUENCE, "sequence") X(OPT_ORDER_LLMC, "llmc")
+#define OPT_FORMAT_CHOICES(X) X(OPT_FORMAT_RECIPE, "recipe") X(OPT_FORMAT_E4M3, "e4m3") X(OPT_FORMAT_E5M2, "e5m2")
+#define OPT_FAST_CHOICES(X) X(OPT_FAST_RECIPE, "recipe") X(OPT_FAST_OFF, "off") X(OPT_FAST_ON, "on")
+#define OPT_HISTORY_CHOICES(X) X(OPT_HISTORY_MAX, "max") X(OPT_HISTORY_RECENT, "recent")
+#define OPT_WGRAD_CHOICES(X) X(OPT_WGRAD_FLOAT8, "float8|fp8") X(OPT_WGRAD_BFLOAT16, "bfloat16|bf16")
 #define OPT_INIT_CHOICES(X) X(OPT_INIT_LLMC, "llmc") X(OPT_INIT_FAST, "fast")
 #define OPT_REDUCE_CHOICES(X) X(OPT_REDUCE_NCCL, "nccl") X(OPT_REDUCE_FLOAT32, "float32")
 #define OPT_NCCL_CHOICES(X) X(OPT_NCCL_MPI, "mpi") X(OPT_NCCL_TCP, "tcp") X(OPT_NCCL_FS, "fs")
@@ -32,6 +36,10 @@ enum { OPT_DTYPE_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_MASTER_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_MOMENT_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_ORDER_CHOICES(OPTION_CHOICE_ID) };
+enum { OPT_FORMAT_CHOICES(OPTION_CHOICE_ID) };
+enum { OPT_FAST_CHOICES(OPTION_CHOICE_ID) };
+enum { OPT_HISTORY_CHOICES(OPTION_CHOICE_ID) };
+enum { OPT_WGRAD_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_INIT_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_NCCL_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_REDUCE_CHOICES(OPTION_CHOICE_ID) };
@@ -71,7 +79,18 @@ enum { OPT_REDUCE_CHOICES(OPTION_CHOICE_ID) };
     OPT(recompute,            "r",  INT,    1,             0, 2,          "training",    "recompute in backward, to save memory: 0 nothing, 1 GELU, 2 GELU and layernorm") \
     OPT(gelu_fusion,          "ge", INT,    0,             -1, 2,         "training",    "let the matrix products of bfloat16 and float32 apply GELU: 0 (or -1) no, 1 forward, 2 forward and backward") \
     OPT(dtype,                "",   ENUM,   OPT_DTYPE_AUTO, CHOICES(OPT_DTYPE_CHOICES), 0, "precision", "precision of the matrix products; auto: float8 where the device has it, else bfloat16") \
-    OPT(fp8_recipe,           "",   ENUM,   0,             RECIPE_CHOICES, 0,         "precision", "how float8 tensors are scaled; current: one scale a tensor, from its own largest value") \
+    OPT(fp8_recipe,           "",   ENUM,   0,             RECIPE_CHOICES, 0,         "precision", "how float8 tensors are scaled; current: one scale a tensor, from its own largest value; delayed: from those of earlier steps; row: one a row; block: one for 128 values, weights 128 x 128; mx: one for 32") \
+    OPT(fp8_format_x,         "",   ENUM,   OPT_FORMAT_RECIPE, CHOICES(OPT_FORMAT_CHOICES), 0, "precision", "format of the inputs of linear layers, instead of the recipe's; weights are always E4M3") \
+    OPT(fp8_format_dy,        "",   ENUM,   OPT_FORMAT_RECIPE, CHOICES(OPT_FORMAT_CHOICES), 0, "precision", "format of their output gradients") \
+    OPT(fp8_fast_fprop,       "",   ENUM,   OPT_FAST_RECIPE, CHOICES(OPT_FAST_CHOICES), 0, "precision", "fast accumulation in forward, instead of the recipe's: faster on 9.0, with partial sums of about 14 bits") \
+    OPT(fp8_fast_dgrad,       "",   ENUM,   OPT_FAST_RECIPE, CHOICES(OPT_FAST_CHOICES), 0, "precision", "the same for gradients of inputs") \
+    OPT(fp8_fast_wgrad,       "",   ENUM,   OPT_FAST_RECIPE, CHOICES(OPT_FAST_CHOICES), 0, "precision", "the same for gradients of weights") \
+    OPT(fp8_wgrad,            "",   ENUM,   OPT_WGRAD_FLOAT8, CHOICES(OPT_WGRAD_CHOICES), 0, "precision", "what gradients of weights are multiplied from; bfloat16: inputs are made again in backward, not kept") \
+    OPT(fp8_bf16_layers,      "",   STRING, "",            0, 4095,       "precision",   "linear layers that stay in BF16: numbers of layers (-1: the last), names, or both: 0,-1,fcproj,3.qkv") \
+    OPT(fp8_power_of_two,     "",   BOOL,   0,             0, 1,          "precision",   "--fp8-recipe block: scales are powers of two") \
+    OPT(fp8_history,          "",   INT,    16,            1, FP8_HISTORY_MAX, "precision", "--fp8-recipe delayed: optimizer steps whose largest values count") \
+    OPT(fp8_history_algorithm, "",  ENUM,   OPT_HISTORY_MAX, CHOICES(OPT_HISTORY_CHOICES), 0, "precision", "--fp8-recipe delayed: the largest of them, or the most recent") \
+    OPT(fp8_margin,           "",   INT,    0,             0, FP8_MARGIN_MAX, "precision", "--fp8-recipe delayed: the scale is divided by 2^margin") \
     OPT(master_dtype,         "w",  ENUM,   OPT_MASTER_BFLOAT16, CHOICES(OPT_MASTER_CHOICES), 0, "precision", "type of the master weights; bfloat16 rounds stochastically") \
     OPT(moment_dtype,         "",   ENUM,   OPT_MOMENT_FLOAT32, CHOICES(OPT_MOMENT_CHOICES), 0, "precision", "how AdamW's moments are kept: 8, 4 or 3 bytes a parameter; float8: first E4M3, second FP16, scaled by groups of 128") \
     OPT(tf32,                 "f",  BOOL,   1,             0, 1,          "precision",   "allow TF32 tensor cores in float32") \
@@ -106,6 +125,7 @@ enum { OPT_REDUCE_CHOICES(OPTION_CHOICE_ID) };
     OPT(watchdog_seconds,     "",   INT,    60,            2, 86400,      "processes",   "end the run, with a message, when a process is lost or others wait for it so long") \
     OPT(check_ranks_every,    "",   INT,    100,           0, 1000000000, "processes",   "compare the weights of all processes every so many steps; 0: never") \
     OPT(gpu_info_every,       "lg", INT,    -1,            -1, 1000000000, "other",      "print utilization, clocks, power and temperature of the GPU every so many steps; -1: never") \
+    OPT(plan,                 "",   BOOL,   0,             0, 1,          "other",       "print what the device's memory would hold, by class, and end") \
     OPT(log_every,            "",   INT,    1,             1, 1000000000, "other",       "print a progress line every so many steps")
 
 // The first block of llm.c's parameter table: X(field, its name there, its format, value from `o` and `total_batch_tokens`).

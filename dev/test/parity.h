@@ -148,7 +148,7 @@ static void subject_reset(Subject<floatX>* s) {
         cudaCheck(cudaMemset(g->moments[p].m, 0, g->spec[p].size * sizeof(float)));
         cudaCheck(cudaMemset(g->moments[p].v, 0, g->spec[p].size * sizeof(float)));
     }
-    gpt_quantize_weights(g, true);
+    gpt_quantize_weights(g);
 }
 // fp8: linear layers multiply FP8; masters: keep float32 masters. The batch is that of a debug state.
 template <class floatX>
@@ -257,7 +257,7 @@ static void subject_mirror_weights(Subject<floatX>* s) {
         parity_mirror(&s->gpt.config, &s->gpt.spec[p], p, &w);
         gpt_upload(s->gpt.param[p], w.data(), w.size());
     }
-    gpt_quantize_weights(&s->gpt, true);
+    gpt_quantize_weights(&s->gpt);
 }
 // float32, bfloat16: to a neighbouring number, above or below. float8: the weights that become FP8 by 1/16, the largest rounding of E4M3.
 template <class floatX>
@@ -270,7 +270,7 @@ static void subject_nudge_weights(Subject<floatX>* s, uint64_t seed) {
         for (float& x : w) { x *= test_rng_u64(&rng) & 1 ? 1.0f + step : 1.0f - step; }
         gpt_upload(s->gpt.param[p], w.data(), w.size());
     }
-    gpt_quantize_weights(&s->gpt, true);
+    gpt_quantize_weights(&s->gpt);
 }
 typedef struct { double loss, losses, logits, grad[NUM_PARAMS]; } Noise;
 

@@ -42,7 +42,7 @@ static void check_memory(int arch, bool fp8, int batch, int recompute) {
     Device* dev = device_playing(arch);
     BenchModel m = bench_find_model("tiny");
     ModelHeader config = bench_config(&m, 48);
-    size_t predicted = bench_model_bytes<floatX>(dev, &config, fp8, batch, 48, recompute), booked = 0;
+    size_t predicted = bench_model_bytes<floatX>(dev, &config, fp8, &fp8_recipes[0], batch, 48, recompute), booked = 0;
     GPT<floatX>* g = new GPT<floatX>();
     gpt_init(g, dev, &config, fp8, &fp8_recipes[0], false);
     gpt_alloc_training(g);
@@ -77,10 +77,10 @@ static void test_bench_batch_fits_memory(void) {
     size_t free_bytes = 0, total = 0;
     cudaCheck(cudaMemGetInfo(&free_bytes, &total));
     int B = bench_choose_batch(dev, &c, &config);
-    size_t fp8 = bench_model_bytes<bf16>(dev, &config, true, B, 1024, 1), plain = bench_model_bytes<bf16>(dev, &config, false, B, 1024, 1);
+    size_t fp8 = bench_model_bytes<bf16>(dev, &config, true, &fp8_recipes[0], B, 1024, 1), plain = bench_model_bytes<bf16>(dev, &config, false, NULL, B, 1024, 1);
     CHECK(B >= 1 && B < 64 && fp8 < free_bytes * 0.92 && plain < free_bytes * 0.92, "B %d needs %zu and %zu of %zu bytes", B, fp8, plain, free_bytes);
-    fp8 = bench_model_bytes<bf16>(dev, &config, true, 2 * B, 1024, 1);
-    plain = bench_model_bytes<bf16>(dev, &config, false, 2 * B, 1024, 1);
+    fp8 = bench_model_bytes<bf16>(dev, &config, true, &fp8_recipes[0], 2 * B, 1024, 1);
+    plain = bench_model_bytes<bf16>(dev, &config, false, NULL, 2 * B, 1024, 1);
     CHECK(fp8 >= free_bytes * 0.92 || plain >= free_bytes * 0.92, "B %d would have fitted: %zu and %zu of %zu bytes", 2 * B, fp8, plain, free_bytes);
 }
 
@@ -99,7 +99,7 @@ static void check_step(bool fp8, int recompute) {
     gpt_alloc_activations(g, B, T, recompute);
     gpt_plan(g);
     gpt_init_fast(g, 1);
-    gpt_quantize_weights(g, true);
+    gpt_quantize_weights(g);
     float loss, norm;
     double ms, update_ms;
     profile_begin();

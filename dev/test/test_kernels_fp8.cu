@@ -1,10 +1,9 @@
-/* test_kernels_fp8.cu - amaxes, the scale rule, the scaling state and its invariants, quantization into both orders
+/* test_kernels_fp8.cu - amaxes, the scale rule, the scaling state and its invariants, quantization into both orders with one scale a tensor
  *
  * Codes are compared bit for bit with a scalar reference made from the decoded values of all codes: nearest, ties to the even code, saturating.
- * Covers: llmc/amax.cuh, fp8_recipe.cuh, fp8_scaling.h, fp8_quantize.cuh
+ * Covers: llmc/amax.cuh, fp8_recipe.cuh, fp8_scaling.h, fp8_quantize.cuh; the finer granularities: test_fp8_recipes.cu; histories: test_fp8_scaling.cu
  */
-#include "dev/test/oracle.h"
-#include "llmc/fp8_quantize.cuh"
+#include "dev/test/fp8_lab.h"
 
 // ---------------------------------------------------------------------------- the scalar reference of oracle.h
 
@@ -70,10 +69,6 @@ static void test_amax(void) {
 
 // ---------------------------------------------------------------------------- scale rule
 
-static const uint32_t special_amaxes[] = {0, 1, 0x00010000, 0x00400000, 0x007fffff, 0x00800000, 0x006ce3ee /* 1e-38 */, 0x3f800000,
-    0x43e00000 /* 448 */, 0x47600000 /* 57344 */,
-                                          0x7f61b1e6 /* 3e38 */, 0x7f7fffff, 0x7f800000, 0x7f800001, 0x7fc00000, 0x7fffffff};
-
 static void test_scale_rule(void) {
     TestRng r = {test_seed()};
     for (int format = 0; format < 2; format++) {
@@ -96,27 +91,6 @@ static void test_scale_rule(void) {
 }
 
 // ---------------------------------------------------------------------------- scaling state
-
-struct ScalingLab { Lab lab; Fp8Scaling s; };
-static ScalingLab* scaling_lab(int layers) {
-    ScalingLab* l = new ScalingLab();
-    fp8_scaling_init(&l->s, &fp8_recipes[0], layers);
-    return l;
-}
-static void scaling_lab_free(ScalingLab* l) {
-    fp8_scaling_free(&l->s);
-    delete l;
-}
-static const char* check_state(ScalingLab* l, int first, int last, unsigned long long elements, char message[256]) {
-    cudaCheck(cudaStreamSynchronize(l->lab.dev.stream));
-    Fp8ScalingHost h;
-    fp8_scaling_copy(&l->s, &h);
-    const char* broken = fp8_scaling_check(&l->s, &h, first, last, elements, message);
-    fp8_scaling_host_free(&h);
-    return broken;
-}
-static void set_amax(ScalingLab* l, int slot, uint32_t bits) { lab_write(&l->lab, l->s.amax + slot, std::vector<unsigned>(1, bits)); }
-template <class V> static V at(ScalingLab* l, const V* array, int slot) { return lab_download(&l->lab, array + slot, 1)[0]; }
 
 static void test_slots(void) {
     Fp8Scaling s = {};
@@ -148,8 +122,8 @@ static void test_invariants_special(void) {
     ScalingLab* l = scaling_lab(layers);
     char message[256];
     CHECK(!check_state(l, 0, l->s.count, 1, message), "fresh state: %s", message);
-    CHECK((size_t)l->s.count == NUM_FP8_ROLES * layers * NUM_LINEARS && fp8_scaling_bytes(layers) == (size_t)l->s.count * 32, "%d slots, %zu bytes",
-        l->s.count, fp8_scaling_bytes(layers));
+    CHECK((size_t)l->s.count == NUM_FP8_ROLES * layers * NUM_LINEARS && fp8_scaling_bytes(&l->s.settings, layers) == (size_t)l->s.count * 32, "%d slots, %zu bytes",
+        l->s.count, fp8_scaling_bytes(&l->s.settings, layers));
     Floats x = make_input<bf16>(INPUT_RANDOM, 256, 1);
     bf16* d_x = lab_put<bf16>(&l->lab, x);
     uint8_t *k = lab_alloc<uint8_t>(&l->lab, 256), *t = lab_alloc<uint8_t>(&l->lab, 256);

@@ -392,7 +392,7 @@ static Operand quantized(Lab* lab, Fp8Scaling* scaling, Fp8Role role, const Floa
     float descale = lab_download(lab, scaling->descale + slot, 1)[0];
     values->resize(x.size());
     for (size_t i = 0; i < x.size(); i++) { (*values)[i] = (float)ref_decode(format, codes[i]) * descale; }  // one rounding of float: far below BF16's
-    return {k, t, scaling->descale + slot, format == FP8_E4M3 ? DTYPE_E4M3 : DTYPE_E5M2, rows, cols};
+    return {k, t, scaling->descale + slot, scaling->descale + slot, FP8_BY_TENSOR, format == FP8_E4M3 ? DTYPE_E4M3 : DTYPE_E5M2, rows, cols};
 }
 
 static void check_linear_fp8(Lab* lab, bool with_t) {
