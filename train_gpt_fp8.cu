@@ -100,6 +100,8 @@
 #include "llmc/global_norm.cuh"
 // defines: Goodput, goodput_open, goodput_add, goodput_tick, goodput_end, goodput_text, goodput_duration
 #include "llmc/goodput.h"
+// defines: fp8_json_line, fp8_log_append, fp8_guard_trips
+#include "llmc/fp8_report.h"
 
 // ---------------------------------------------------------------------------- [A] dimensions and constraints
 
@@ -276,8 +278,9 @@ static const ParamId linear_bias[NUM_LINEARS] = {P_qkvb, P_attprojb, P_fcb, P_fc
 // Elements from one layer's qkv to the next: a multiple of 128, so that each is aligned whatever the number of tokens in it.
 #define QKV_STRIDE(N, C) ROUND_UP((N) * 3 * (C), (size_t)128)
 
-// Sums of an optimizer step; those before SCALAR_REST are added over the ranks. STOP, SAVE: ranks that were told to end, that want a checkpoint.
-enum { SCALAR_LOSS, SCALAR_STOP, SCALAR_SAVE, SCALAR_SHARDS, SCALAR_REST, NUM_SCALARS };
+// Sums of an optimizer step; those before SCALAR_REST are added over the ranks. STOP, SAVE: ranks that were told to end, that want a checkpoint. OPERANDS: FP8
+// operands with a NaN or an inf.
+enum { SCALAR_LOSS, SCALAR_STOP, SCALAR_SAVE, SCALAR_SHARDS, SCALAR_OPERANDS, SCALAR_REST, NUM_SCALARS };
 
 // Every activation and scratch buffer. count in elements; fp8 marks buffers that exist for float8 only, plain those that exist otherwise only.
 // "saved" live from forward to backward, "scratch" die within a layer. r: recompute level; quantized: FP8 operands are kept for backward. x_scales(outer, inner),
@@ -340,6 +343,7 @@ struct GPT {
     uint64_t num_parameters;
     bool fp8, fp8_keep_t;              // keep_t: operands have a transposed copy (all but 10.x with one scale a tensor)
     bool fp8_wgrad_bf16;               // gradients of weights are multiplied from BF16
+    bool fp8_guarded;                  // any linear layer may move to BF16 and back
     int recompute;
     int gelu_fusion;                   // 1: fc's product applies GELU, 2: fcproj's dgrad its derivative as well; float32 and bfloat16 only
     int B, T;                          // what the activations are allocated for; T is padded for float8 (gpt_padded_seq_len)
@@ -405,6 +409,14 @@ static LayerBuffers<floatX> gpt_layer(GPT<floatX>* g, int l, size_t N) {
     b.rstd2 = slice(a->ln_rstd, 2 * l + 1, N);
     b.lse = slice(a->lse, l, N * g->config.num_heads);
     return b;
+}
+
+// Thread blocks of the largest tensor that is quantized: what measuring noise needs scratch for.
+template <class floatX>
+static size_t gpt_noise_blocks(GPT<floatX>* g) {
+    const int C = g->config.channels, N = g->B * g->T;
+    const size_t activation = fp8_quantize_blocks(N, 4 * C), weight = fp8_quantize_blocks(4 * C, C);
+    return max(max(activation, weight), max(fp8_quantize_blocks(3 * C, C), fp8_quantize_blocks(C, 4 * C)));
 }
 
 // Keeps linear layers in BF16: "0,-1,fcproj,3.qkv" are layer 0, the last one, fcproj of all layers, qkv of layer 3.
@@ -805,7 +817,13 @@ static Operand gpt_wgrad_dy(GPT<floatX>* g, int l, int i, Operand dy, floatX* pl
 template <class floatX>
 static unsigned* gpt_amax(GPT<floatX>* g, Fp8Role role, int l, int i) {
     const int slot = g->fp8 ? fp8_slot(&g->scaling, role, l, i) : 0;
-    return g->fp8 && fp8_needs_amax(&g->scaling, slot) ? g->scaling.amax + slot : NULL;
+    return gpt_linear_fp8(g, l, i) && fp8_needs_amax(&g->scaling, slot) ? g->scaling.amax + slot : NULL;
+}
+// The same for the weights of a linear layer i, those of all layers: one after the other. Layers in BF16 do not mind.
+template <class floatX>
+static unsigned* gpt_weight_amax(GPT<floatX>* g, int i) {
+    for (int l = 0; l < g->config.num_layers; l++) { if (gpt_amax(g, FP8_ROLE_W, l, i)) { return g->scaling.amax + fp8_slot(&g->scaling, FP8_ROLE_W, 0, i); } }
+    return NULL;
 }
 template <class floatX>
 static bool gpt_fast_accum(GPT<floatX>* g, Pass pass) {
@@ -927,7 +945,7 @@ static void gpt_plan(GPT<floatX>* g) {
         for (int pass = 0; pass < NUM_PASSES; pass++) {
             char name[64];
             snprintf(name, sizeof(name), "%s %s", linear_names[i], pass_names[pass]);
-            bool fp8 = false, plain = false;
+            bool fp8 = false, plain = g->fp8_guarded;
             for (int l = 0; l < g->config.num_layers; l++) { (gpt_linear_fp8(g, l, i) && !(pass == PASS_WGRAD && g->fp8_wgrad_bf16) ? fp8 : plain) = true; }
             for (int k = 0; k < 2; k++) {
                 if (!(k ? fp8 : plain)) { continue; }
@@ -1035,6 +1053,9 @@ static void gpt_backward(GPT<floatX>* g, int B, int T, int groups, bool last) {
     if (g->fp8) { fp8_scaling_begin(&g->scaling, FP8_ROLE_DY, dev->stream); }
     layernorm_backward(dres, gpt_grad_f32(g, P_lnfw, 0), gpt_grad_f32(g, P_lnfb, 0), a->partial, dx, a->residual + 2 * L * NC, g->param[P_lnfw],
                        a->ln_mean + (size_t)2 * L * N, a->ln_rstd + (size_t)2 * L * N, N, C, false, gpt_amax(g, FP8_ROLE_DY, L - 1, LINEAR_FCPROJ), dev->stream);
+    auto layernorm_again = [&](floatX* ln, float* mean, float* rstd, floatX* res, ParamId w, ParamId bias, int l) {  // of the sum that forward left in res
+        layernorm_forward(ln, mean, rstd, res, res, (floatX*)NULL, gpt_param(g, w, l), gpt_param(g, bias, l), N, C, (unsigned*)NULL, dev->stream);
+    };
     for (int l = L - 1; l >= 0; l--) {
         LayerBuffers<floatX> b = gpt_layer(g, l, N);
         // MLP: dY of fcproj is the residual's gradient
@@ -1048,7 +1069,7 @@ static void gpt_backward(GPT<floatX>* g, int B, int T, int groups, bool last) {
         linear_wgrad(dev, gpt_grad_weight(g, P_fcprojw, l), X, gpt_wgrad_dy(g, l, LINEAR_FCPROJ, dy, dres),
                      gpt_saved_x(g, l, LINEAR_FCPROJ, b.gelu, b.gelu_q, b.gelu_s, N, 4 * C, g->recompute >= 1), fast_w);
         if (g->gelu_fusion < 2) { gelu_backward(dwide, b.h, dwide, 4 * NC, gpt_amax(g, FP8_ROLE_DY, l, LINEAR_FC), dev->stream); }
-        if (g->recompute >= 2 || gpt_plain_wgrad(g, l, LINEAR_FC)) { layernorm_forward(b.ln2, b.mean2, b.rstd2, b.res2, b.res2, (floatX*)NULL, gpt_param(g, P_ln2w, l), gpt_param(g, P_ln2b, l), N, C, (unsigned*)NULL, dev->stream); }
+        if (g->recompute >= 2 || gpt_plain_wgrad(g, l, LINEAR_FC)) { layernorm_again(b.ln2, b.mean2, b.rstd2, b.res2, P_ln2w, P_ln2b, l); }
         dy = gpt_operand_dy(g, l, LINEAR_FC, dwide, N);
         linear_dgrad(dev, dx, X, dy, gpt_operand_w(g, l, LINEAR_FC), fast_d);
         linear_wgrad(dev, gpt_grad_weight(g, P_fcw, l), X, gpt_wgrad_dy(g, l, LINEAR_FC, dy, dwide), gpt_saved_x(g, l, LINEAR_FC, b.ln2, b.ln2_q, b.ln2_s, N, C, g->recompute >= 2), fast_w);
@@ -1061,7 +1082,7 @@ static void gpt_backward(GPT<floatX>* g, int B, int T, int groups, bool last) {
         linear_wgrad(dev, gpt_grad_weight(g, P_attprojw, l), X, gpt_wgrad_dy(g, l, LINEAR_ATTPROJ, dy, dres), gpt_saved_x(g, l, LINEAR_ATTPROJ, b.y, b.y_q, b.y_s, N, C, false), fast_w);
         attention_backward(dev, dwide, dx, b.qkv, b.y, b.lse, a->attention, B, T, C, NH);
         if (unsigned* amax = gpt_amax(g, FP8_ROLE_DY, l, LINEAR_QKV)) { amax_reduce(amax, dwide, 3 * NC, dev->stream); }
-        if (g->recompute >= 2 || gpt_plain_wgrad(g, l, LINEAR_QKV)) { layernorm_forward(b.ln1, b.mean1, b.rstd1, b.res1, b.res1, (floatX*)NULL, gpt_param(g, P_ln1w, l), gpt_param(g, P_ln1b, l), N, C, (unsigned*)NULL, dev->stream); }
+        if (g->recompute >= 2 || gpt_plain_wgrad(g, l, LINEAR_QKV)) { layernorm_again(b.ln1, b.mean1, b.rstd1, b.res1, P_ln1w, P_ln1b, l); }
         dy = gpt_operand_dy(g, l, LINEAR_QKV, dwide, N);
         linear_dgrad(dev, dx, X, dy, gpt_operand_w(g, l, LINEAR_QKV), fast_d);
         linear_wgrad(dev, gpt_grad_weight(g, P_qkvw, l), X, gpt_wgrad_dy(g, l, LINEAR_QKV, dy, dwide), gpt_saved_x(g, l, LINEAR_QKV, b.ln1, b.ln1_q, b.ln1_s, N, C, g->recompute >= 2), fast_w);
@@ -1108,9 +1129,9 @@ static void gpt_micro_step(GPT<floatX>* g, const int* inputs, const int* targets
 // ---------------------------------------------------------------------------- [F] optimizer
 
 // Mean loss of the optimizer step of `tokens` over all ranks and global gradient norm; N: rows of a micro-step. wishes: of this rank, to stop and to save, 0 or 1; then how many ranks have
-// them. NULL: none. Waits for the device.
+// them; NULL: none. operands: how many FP8 operands of this step hold a NaN or an inf. Waits for the device.
 template <class floatX>
-static void gpt_loss_and_norm(GPT<floatX>* g, int N, uint64_t tokens, float* loss, float* norm, float* wishes = NULL) {
+static void gpt_loss_and_norm(GPT<floatX>* g, int N, uint64_t tokens, float* loss, float* norm, float* wishes = NULL, int* operands = NULL) {
     Activations<floatX>* a = &g->acts;
     cudaStream_t stream = g->dev->stream;
     float* partial = a->norm_partial;
@@ -1127,6 +1148,7 @@ static void gpt_loss_and_norm(GPT<floatX>* g, int N, uint64_t tokens, float* los
     for (int p = 0; p < NUM_PARAMS; p++) { if (!g->spec[p].sharded) { add(p, 0, 0, g->spec[p].layers * g->spec[p].stride); } }  // padding is 0
     const float none[2] = {0.0f, 0.0f};
     cudaCheck(cudaMemcpyAsync(a->scalars + SCALAR_STOP, wishes ? wishes : none, sizeof(none), cudaMemcpyHostToDevice, stream));
+    if (g->fp8) { fp8_count_nonfinite(&g->scaling, a->scalars + SCALAR_OPERANDS, stream); } else { cudaCheck(cudaMemsetAsync(a->scalars + SCALAR_OPERANDS, 0, sizeof(float), stream)); }
     sum_all(a->scalars + SCALAR_LOSS, a->losses, N, stream);
     sum_all(a->scalars + SCALAR_SHARDS, a->norm_partial, shards, stream);
     sum_all(a->scalars + SCALAR_REST, a->norm_partial + shards, (int)(partial - a->norm_partial) - shards, stream);
@@ -1140,6 +1162,7 @@ static void gpt_loss_and_norm(GPT<floatX>* g, int N, uint64_t tokens, float* los
     *loss = h[SCALAR_LOSS] / (float)tokens;
     *norm = sqrtf(h[SCALAR_SHARDS] + h[SCALAR_REST]);
     if (wishes) { wishes[0] = h[SCALAR_STOP]; wishes[1] = h[SCALAR_SAVE]; }
+    if (operands) { *operands = (int)h[SCALAR_OPERANDS]; }
 }
 
 // Does a weight come from the other ranks as FP8 codes? With one scale a tensor they do not depend on the order, nor on where the shards begin.
@@ -1229,7 +1252,7 @@ static void gpt_update(GPT<floatX>* g, const Options* o, float learning_rate, fl
         adam.v_key = noise_key(o->seed, step, 0, NOISE_V, p);
         const AdamWLayout layout = {s->part, s->stride, s->first, s->held, s->state_stride, s->layers};
         if (s->linear >= 0) {
-            adamw_update_moments(g->param[p], g->master[p], g->moment_type, g->moments[p], (floatX*)g->grad[p], layout, g->fp8 ? gpt_amax(g, FP8_ROLE_W, 0, s->linear) : NULL, adam, stream);
+            adamw_update_moments(g->param[p], g->master[p], g->moment_type, g->moments[p], (floatX*)g->grad[p], layout, gpt_weight_amax(g, s->linear), adam, stream);
         } else {
             adamw_update_moments(g->param[p], g->master[p], g->moment_type, g->moments[p], (float*)g->grad[p], layout, (unsigned*)NULL, adam, stream);
         }
@@ -1277,6 +1300,9 @@ typedef struct {
     double eta_printed_ms;
     int exit_code;
     bool told_slow;
+    std::string fp8_log;       // path of fp8.jsonl
+    bool warned_fp8_log;
+    std::vector<int> guard_until;  // [linear * layers + layer]: the step at which the guard takes it back into FP8, 0: it was not moved
     Goodput goodput;           // where the wall time went, over all starts
     double began_ms;           // when the process began
     bool stop, save;           // a rank was told to end; --save-every-minutes is over
@@ -1552,7 +1578,7 @@ struct Snapshot {
     RunRecord record;                   // rank 0 writes these
     OutlierDetector outliers[2];
     std::vector<uint8_t> order;         // llm.c's data order only
-    std::vector<unsigned> amax, amax_step, history;
+    std::vector<unsigned> amax, amax_step, history, guard;
     std::vector<float> scale;           // FP8 only
     std::thread thread;
     bool running, ok;                   // ok: all ranks are done and DONE is there
@@ -1592,7 +1618,7 @@ static bool snapshot_write_part(Snapshot<floatX>* s, StateSetWriter* w, FileErro
         ok = ok && section("run", FILE_U64, &s->record, sizeof(RunRecord) / 8) && section("outliers", FILE_U8, s->outliers, sizeof(s->outliers)) &&
              section("order", FILE_U8, s->order.data(), s->order.size()) && section("fp8/amax", FILE_U32, s->amax.data(), s->amax.size()) &&
              section("fp8/amax_step", FILE_U32, s->amax_step.data(), s->amax_step.size()) && section("fp8/scale", FILE_F32, s->scale.data(), s->scale.size()) &&
-             section("fp8/history", FILE_U32, s->history.data(), s->history.size());
+             section("fp8/history", FILE_U32, s->history.data(), s->history.size()) && section("fp8/guard", FILE_U32, s->guard.data(), s->guard.size());
     }
     return ok && state_set_write_end(w, error);
 }
@@ -1736,6 +1762,7 @@ static void run_begin_checkpoint(Run* run, GPT<floatX>* g, Snapshot<floatX>* s) 
         s->amax.assign(h.amax, h.amax + g->scaling.count);
         s->amax_step.assign(h.amax_step, h.amax_step + g->scaling.count);
         s->scale.assign(h.scale, h.scale + g->scaling.count);
+        s->guard.assign(run->guard_until.begin(), run->guard_until.end());
         s->history.assign(h.history, h.history + (size_t)fp8_training_slots(&g->scaling) * g->scaling.settings.history);
         fp8_scaling_host_free(&h);
     }
@@ -1932,6 +1959,15 @@ static void run_load_state(Run* run, GPT<floatX>* g) {
             history.resize(kept->count);
             fileCheck(state_read_section(r, "fp8/history", FILE_U32, kept->count, history.data(), &error), &error);
         }
+        const StateSection* guard = state_find(r, "fp8/guard", &none);
+        if (guard) {
+            std::vector<unsigned> until(run->guard_until.size());
+            fileCheck(state_read_section(r, "fp8/guard", FILE_U32, until.size(), until.data(), &error), &error);
+            for (size_t k = 0; k < until.size(); k++) {  // weights are quantized after this
+                run->guard_until[k] = s->in_bf16[k] ? 0 : (int)until[k];
+                s->in_bf16[k] |= until[k] != 0;
+            }
+        }
         fp8_scaling_restore(s, amax.data(), amax_step.data(), scale.data(), history.data(), (int)(history.size() / fp8_training_slots(s)));
     }
     state_set_close(&set);
@@ -2127,7 +2163,7 @@ static void run_sample(Run* run, GPT<floatX>* g) {
 
 // Reports a step whose loss or norm is not finite, with the first FP8 tensor that shows it.
 template <class floatX>
-static void run_report_nonfinite(Run* run, GPT<floatX>* g, float loss, float norm) {
+static void run_report_nonfinite(Run* run, GPT<floatX>* g, float loss, float norm, int operands) {
     char where[128] = "";
     if (g->fp8) {
         std::vector<unsigned> amax(g->scaling.count);
@@ -2136,22 +2172,89 @@ static void run_report_nonfinite(Run* run, GPT<floatX>* g, float loss, float nor
         char name[48];
         if (slot >= 0) { snprintf(where, sizeof(where), ", first seen in %s", fp8_slot_name(&g->scaling, slot, name)); }
     }
-    printf("skipping update at step %d: loss %g, gradient norm %g are not finite%s\n", run->step + 1, loss, norm, where);
+    require(run->opt.on_nonfinite == OPT_NONFINITE_SKIP, "--on-nonfinite skip goes on without such steps; lower --learning-rate, or try --dtype bfloat16; the last checkpoint is intact",
+            "step %d: loss %g, gradient norm %g, %d FP8 operands hold NaN or inf%s", run->step + 1, loss, norm, operands, where);
+    printf("skipping update at step %d: loss %g, gradient norm %g, FP8 operands with NaN or inf: %d%s\n", run->step + 1, loss, norm, operands, where);
     require(run->nonfinite_in_a_row < MAX_NONFINITE_IN_A_ROW, "lower --learning-rate, or try --dtype bfloat16; the last checkpoint is intact",
             "%d steps in a row were not finite: the run has diverged", run->nonfinite_in_a_row);
 }
 
+// Is the report of what FP8 does due after this many steps: to be printed, written, given to the guard?
+typedef struct { bool print, log, guard; } Fp8Due;
+static Fp8Due run_fp8_due(const Run* run, int step) {
+    const Options* o = &run->opt;
+    auto due = [&](int every) { return every > 0 && step % every == 0; };
+    return {due(o->fp8_stats_every), due(o->fp8_log_every) && o->output_dir[0], due(o->fp8_guard_every)};
+}
+
+// Moves a linear layer to BF16, or back. With ZeRO-1 the other ranks' shards of a weight that travelled as codes are fetched first.
 template <class floatX>
-static void run_print_fp8_stats(GPT<floatX>* g) {
+static void gpt_switch_linear(GPT<floatX>* g, int l, int i, bool in_bf16) {
+    const ParamSpec* w = &g->spec[linear_weight[i]];
+    Fp8Scaling* s = &g->scaling;
+    if (in_bf16 && gpt_travels_as_codes(g, linear_weight[i], l)) {
+        comm_fork(g->comm);
+        comm_all_gather(g->comm, COMM_WEIGHTS, gpt_param(g, linear_weight[i], l), w->shard, dtype_of<floatX>());
+        comm_end(g->comm);
+        comm_join(g->comm);
+    }
+    fp8_scaling_switch(s, l, i, in_bf16, g->dev->stream);
+    if (in_bf16) { return; }
+    const int slot = fp8_slot(s, FP8_ROLE_W, l, i);
+    if (fp8_needs_amax(s, slot)) { amax_reduce(s->amax + slot, gpt_param(g, linear_weight[i], l), w->part, g->dev->stream); }
+    gpt_quantize_weight(g, l, i);
+}
+
+// The report: counts are those of the step that ended, over all ranks, so that all ranks decide the same.
+template <class floatX>
+static void run_report_fp8(Run* run, GPT<floatX>* g, Fp8Due due) {
+    const Options* o = &run->opt;
     Fp8Scaling* s = &g->scaling;
     Fp8ScalingHost h;
+    FileError error;
+    const int n = fp8_training_slots(s), linears = s->layers * NUM_LINEARS;
     fp8_scaling_copy(s, &h);
-    fp8_scaling_print(stdout, s, &h);
+    std::vector<double> sums(3 * n);  // saturated, flushed, elements
+    for (int i = 0; i < n; i++) {
+        sums[i] = (double)h.counts[2 * i];
+        sums[n + i] = (double)h.counts[2 * i + 1];
+        sums[2 * n + i] = (double)s->elements[i];
+    }
+    run_sum(run, "FP8 counts", sums.data(), 3 * n);
+    auto shares = [&](int slot) { return fp8_shares(sums[slot], sums[n + slot], sums[2 * n + slot]); };
+    if (due.print) { fp8_scaling_print(stdout, s, &h); }
+    if (due.log && run->ranks.rank == 0) {
+        std::string lines;
+        for (int i = 0; i < n; i++) { lines += fp8_json_line(s, &h, i, shares(i), run->step); }
+        if (!fp8_log_append(run->fp8_log.c_str(), lines, &error) && !run->warned_fp8_log) {
+            fprintf(stderr, "WARNING: %s\nHINT:  %s; training goes on\n", error.message, error.hint);
+            run->warned_fp8_log = true;
+        }
+    }
     char message[256];
-    const char* broken = fp8_scaling_check(s, &h, 0, fp8_slot(s, FP8_ROLE_EVAL_X, 0, 0), 0, message);
+    const char* broken = fp8_scaling_check(s, &h, 0, n, 0, message);
     if (broken) { fail("this is a defect of the program: please report it", "FP8 scaling state: %s", broken); }
+    const Fp8Guard guard = {o->fp8_guard_saturated, o->fp8_guard_flushed, o->fp8_guard_steps};
+    for (int k = 0; due.guard && k < linears; k++) {
+        const int l = k % s->layers, i = k / s->layers;
+        char name[48], why[128];
+        if (run->guard_until[k] && run->step >= run->guard_until[k]) {
+            gpt_switch_linear(g, l, i, false);
+            run->guard_until[k] = 0;
+            printf("fp8 guard: step %d: %s of layer %d is in FP8 again\n", run->step, linear_names[i], l);
+        } else if (!s->in_bf16[k]) {
+            for (int slot = k; slot < n; slot += linears) {
+                if (!fp8_guard_trips(&guard, shares(slot), why)) { continue; }
+                gpt_switch_linear(g, l, i, true);
+                run->guard_until[k] = run->step + guard.steps;
+                printf("fp8 guard: step %d: %s: %s: %s of layer %d is in BF16 until step %d\n", run->step, fp8_slot_name(s, slot, name), why, linear_names[i], l, run->guard_until[k]);
+                break;
+            }
+        }
+    }
     fp8_scaling_host_free(&h);
     fp8_scaling_clear_counts(s, g->dev->stream);
+    cudaCheck(cudaStreamSynchronize(g->dev->stream));
 }
 
 // What the last step cost between the ranks.
@@ -2169,6 +2272,11 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
     const Options* o = &run->opt;
     const double begin = clock_ms();
     const int B = g->B, T = g->T;
+    const Fp8Due due = g->fp8 ? run_fp8_due(run, run->step + 1) : Fp8Due();
+    if (g->fp8) {
+        g->scaling.count_on = due.print || due.log || due.guard;
+        g->scaling.noise_on = due.print || due.log;
+    }
     comm_clear(&run->comm);
     const int64_t sequences = (int64_t)(run->total_tokens / o->seq_len);
     for (int micro = 0; micro < run->accum; micro++) {
@@ -2180,16 +2288,17 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
     }
     run->position += sequences;
     float loss, norm, wishes[2] = {run_signal() ? 1.0f : 0.0f, o->save_every_minutes > 0 && clock_ms() - run->saved_ms >= o->save_every_minutes * 60e3 ? 1.0f : 0.0f};
-    gpt_loss_and_norm(g, B * T, run->total_tokens, &loss, &norm, wishes);  // all ranks hear of it in the same step
+    int operands = 0;
+    gpt_loss_and_norm(g, B * T, run->total_tokens, &loss, &norm, wishes, &operands);  // all ranks hear of it in the same step
     run->stop = run->stop || wishes[0] > 0.0f;
     run->save = wishes[1] > 0.0f;
     run_note(run, "an update", run->comm.size > 1 && o->zero_stage == 1);
     const float lr = learning_rate_get(&run->schedule, run->step);
     const double loss_z = outlier_detector_update(&run->loss_outliers, loss), norm_z = outlier_detector_update(&run->norm_outliers, norm);
-    const bool finite = isfinite(loss) && isfinite(norm);
+    const bool finite = isfinite(loss) && isfinite(norm) && operands == 0;
     run->nonfinite_in_a_row = finite ? 0 : run->nonfinite_in_a_row + 1;
     if (!finite) {
-        run_report_nonfinite(run, g, loss, norm);
+        run_report_nonfinite(run, g, loss, norm, operands);
     } else if (outlier_detector_skips(loss_z, o->skip_loss_z)) {
         printf("skipping update due to loss z-score of %f\n", loss_z);
     } else if (outlier_detector_skips(norm_z, o->skip_grad_z)) {
@@ -2234,7 +2343,7 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
         fflush(stdout);
     }
     if (run->has_gpu_info && run->step % o->gpu_info_every == 0) { gpu_info_print(&run->gpu_info, stdout); }
-    if (g->fp8 && o->fp8_stats_every && run->step % o->fp8_stats_every == 0) { run_print_fp8_stats(g); }
+    if (due.print || due.log || due.guard) { run_report_fp8(run, g, due); }
 }
 
 // The folder of a path, without its last part; "." if it has none.
@@ -2356,7 +2465,8 @@ static void run_print_plan(const Run* run, const ModelHeader* c, const size_t by
         total += bytes[i];
     }
     cudaCheck(cudaMemGetInfo(&free_bytes, &all_bytes));
-    printf("  %-20s %10.1f\nactivations a token and layer, bytes: %.0f (%.2f C)\n", "total", total / MiB, bytes[MEM_ACTIVATIONS] / N / c->num_layers, bytes[MEM_ACTIVATIONS] / N / c->num_layers / c->channels);
+    const double each = bytes[MEM_ACTIVATIONS] / N / c->num_layers;
+    printf("  %-20s %10.1f\nactivations a token and layer, bytes: %.0f (%.2f C)\n", "total", total / MiB, each, each / c->channels);
     printf("%s has %.1f of %.1f MiB free: %s\n", run->dev.props.name, free_bytes / MiB, all_bytes / MiB, total - bytes[MEM_WORKSPACE] <= free_bytes ? "it fits" : "it does NOT fit");
 }
 
@@ -2412,7 +2522,9 @@ static void run_main(Run* run, bool fp8) {
     comm_reserve(&run->comm, gpt_largest_linear(g));
     g->gelu_fusion = fp8 ? 0 : o->gelu_fusion;
     g->fp8_wgrad_bf16 = fp8 && o->fp8_wgrad == OPT_WGRAD_BFLOAT16;
+    g->fp8_guarded = fp8 && o->fp8_guard_every > 0;
     if (fp8) { gpt_bf16_layers(g, o->fp8_bf16_layers); }
+    run->guard_until.assign(config.num_layers * NUM_LINEARS, 0);
     g->moment_type = moments;
     if (!o->sample_only) { gpt_alloc_training(g); }
     gpt_alloc_activations(g, o->batch_size, o->seq_len, o->recompute);
@@ -2428,7 +2540,6 @@ static void run_main(Run* run, bool fp8) {
     if (!model_path[0]) { gpt_masters_from_params(g); }
     if (model_path[0]) { model_file_close(&file); }
     gpt_quantize_weights(g);
-    if (fp8) { g->scaling.count_on = o->fp8_stats_every > 0; }
     if (o->sample_only) {
         run_sample(run, g);
         gpt_free(g);
@@ -2437,6 +2548,11 @@ static void run_main(Run* run, bool fp8) {
     const char* log_folder = run->ranks.rank == 0 ? o->output_dir : NULL;
     const int log_step = o->resume ? (run->resumed_step < 0 ? 0 : run->resumed_step) : -1;
     fileCheck(logger_init(&run->logger, log_folder, log_step, &error), &error);
+    if (fp8 && (o->fp8_log_every || o->fp8_stats_every)) { fp8_scaling_alloc_noise(&g->scaling, gpt_noise_blocks(g)); }
+    if (fp8 && o->fp8_log_every && log_folder && log_folder[0]) {
+        run->fp8_log = std::string(log_folder) + "/fp8.jsonl";
+        fileCheck(fp8_log_cut(run->fp8_log.c_str(), log_step, &error), &error);
+    }
     goodput_open(&run->goodput, log_folder, log_step, unix_seconds() - (clock_ms() - run->began_ms) * 1e-3);
     if (run->goodput.note[0]) { printf("note: %s\n", run->goodput.note); }
 

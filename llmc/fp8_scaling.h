@@ -307,6 +307,7 @@ static inline unsigned fp8_history_amax(const Fp8Settings* f, const unsigned* hi
 static inline const char* fp8_scaling_check(const Fp8Scaling* s, const Fp8ScalingHost* h, int first, int last, unsigned long long elements, char buffer[256]) {
     const int H = s->settings.history;
     for (int i = first; i < last; i++) {
+        if (s->in_bf16[i % (s->layers * NUM_LINEARS)]) { continue; }  // AdamW records their amax with the others'
         char name[48];
         fp8_slot_name(s, i, name);
         float scale = h->scale[i], descale = h->descale[i];
@@ -360,6 +361,17 @@ static inline const char* fp8_scaling_check_moved(const Fp8Scaling* s, const Fp8
         }
     }
     return NULL;
+}
+
+static __global__ void fp8_count_nonfinite_kernel1(float* count, const unsigned* amax_step, int n) {
+    float bad = 0.0f;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) { bad += amax_step[i] >= 0x7f800000u; }
+    bad = block_sum(bad);
+    if (threadIdx.x == 0) { *count = bad; }
+}
+// *count (device) := training slots whose amax_step is inf or NaN. Enqueues only.
+static inline void fp8_count_nonfinite(const Fp8Scaling* s, float* count, cudaStream_t stream) {
+    launch<fp8_count_nonfinite_kernel1>(dim3(1), dim3(256), 0, stream, count, (const unsigned*)s->amax_step, fp8_training_slots(s));
 }
 
 // The slot in which a step's first inf or NaN shows, or -1: weights, then inputs from the first layer up, then output gradients from the last layer down.

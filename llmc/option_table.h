@@ -27,6 +27,7 @@
 #define OPT_FAST_CHOICES(X) X(OPT_FAST_RECIPE, "recipe") X(OPT_FAST_OFF, "off") X(OPT_FAST_ON, "on")
 #define OPT_HISTORY_CHOICES(X) X(OPT_HISTORY_MAX, "max") X(OPT_HISTORY_RECENT, "recent")
 #define OPT_WGRAD_CHOICES(X) X(OPT_WGRAD_FLOAT8, "float8|fp8") X(OPT_WGRAD_BFLOAT16, "bfloat16|bf16")
+#define OPT_NONFINITE_CHOICES(X) X(OPT_NONFINITE_SKIP, "skip") X(OPT_NONFINITE_STOP, "stop")
 #define OPT_INIT_CHOICES(X) X(OPT_INIT_LLMC, "llmc") X(OPT_INIT_FAST, "fast")
 #define OPT_REDUCE_CHOICES(X) X(OPT_REDUCE_NCCL, "nccl") X(OPT_REDUCE_FLOAT32, "float32")
 #define OPT_NCCL_CHOICES(X) X(OPT_NCCL_MPI, "mpi") X(OPT_NCCL_TCP, "tcp") X(OPT_NCCL_FS, "fs")
@@ -36,6 +37,7 @@ enum { OPT_DTYPE_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_MASTER_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_MOMENT_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_ORDER_CHOICES(OPTION_CHOICE_ID) };
+enum { OPT_NONFINITE_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_FORMAT_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_FAST_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_HISTORY_CHOICES(OPTION_CHOICE_ID) };
@@ -73,6 +75,7 @@ enum { OPT_REDUCE_CHOICES(OPTION_CHOICE_ID) };
     OPT(beta2,                "",   FLOAT,  0.95,          0, 0.99999,    "training",    "AdamW decay of the second moment") \
     OPT(adam_eps,             "",   FLOAT,  1e-8,          1e-20, 1,      "training",    "AdamW epsilon") \
     OPT(grad_clip,            "",   FLOAT,  1.0,           0, 1e6,        "training",    "largest global gradient norm, above it gradients are scaled down; 0: no clipping") \
+    OPT(on_nonfinite,         "",   ENUM,   OPT_NONFINITE_SKIP, CHOICES(OPT_NONFINITE_CHOICES), 0, "optimizer", "a step whose loss, gradient norm or FP8 operands hold NaN or inf; skip: it changes nothing, ten in a row end the run; stop: it ends the run") \
     OPT(skip_loss_z,          "sl", FLOAT,  0.0,           0, 1e6,        "training",    "skip the update when the loss lies more standard deviations above its last 128 values; 0: never") \
     OPT(skip_grad_z,          "sg", FLOAT,  0.0,           0, 1e6,        "training",    "skip the update when the gradient norm lies more standard deviations above its last 128 values; 0: never") \
     OPT(seed,                 "",   INT64,  42,            0, 9007199254740991, "training", "seed of the initial weights, the data order and the stochastic rounding") \
@@ -94,7 +97,12 @@ enum { OPT_REDUCE_CHOICES(OPTION_CHOICE_ID) };
     OPT(master_dtype,         "w",  ENUM,   OPT_MASTER_BFLOAT16, CHOICES(OPT_MASTER_CHOICES), 0, "precision", "type of the master weights; bfloat16 rounds stochastically") \
     OPT(moment_dtype,         "",   ENUM,   OPT_MOMENT_FLOAT32, CHOICES(OPT_MOMENT_CHOICES), 0, "precision", "how AdamW's moments are kept: 8, 4 or 3 bytes a parameter; float8: first E4M3, second FP16, scaled by groups of 128") \
     OPT(tf32,                 "f",  BOOL,   1,             0, 1,          "precision",   "allow TF32 tensor cores in float32") \
-    OPT(fp8_stats_every,      "",   INT,    0,             0, 1000000000, "precision",   "print the float8 scaling statistics every so many steps; 0: never") \
+    OPT(fp8_stats_every,      "",   INT,    0,             0, 1000000000, "precision",   "print what float8 does to each tensor every so many steps: amax, scale, shares that saturate and vanish, noise; 0: never") \
+    OPT(fp8_log_every,        "",   INT,    0,             0, 1000000000, "precision",   "write the same to fp8.jsonl in the output folder every so many steps; 0: never") \
+    OPT(fp8_guard_every,      "",   INT,    0,             0, 1000000000, "precision",   "every so many steps, move linear layers with a tensor beyond a limit to BF16 for a while; 0: never") \
+    OPT(fp8_guard_saturated,  "",   FLOAT,  0.001,         0, 1,          "precision",   "the guard's limit: share of a tensor that saturates") \
+    OPT(fp8_guard_flushed,    "",   FLOAT,  0.1,           0, 1,          "precision",   "the guard's limit: share of a tensor that is flushed to zero") \
+    OPT(fp8_guard_steps,      "",   INT,    1000,          1, 1000000000, "precision",   "optimizer steps that the guard keeps a layer in BF16") \
     OPT(val_every,            "v",  INT,    20,            -1, 1000000000, "evaluation",  "validate every so many steps; 0: only at the end") \
     OPT(val_steps,            "m",  INT,    20,            -1, 1000000000, "evaluation", "batches per validation; -1: all full batches of the set, 0: no validation") \
     OPT(sample_every,         "s",  INT,    20,            -1, 1000000000, "evaluation",  "print a sample every so many steps and at the end; 0: never") \
