@@ -1649,10 +1649,9 @@ static void snapshot_write(Snapshot<floatX>* s) {
         if (!read) { fprintf(stderr, "WARNING: checkpoint at step %d cannot be read back: %s\nHINT:  %s; older checkpoints are kept\n", s->step, error.message, error.hint); }
         if (!ranks_all_ok(s->control, size, "checkpoint read back", read)) { return; }
     }
-    if (rank == 0 && !checkpoint_prune(o->output_dir, s->step, o->checkpoint_keep, o->checkpoint_major_every, &deleted, &error)) {
+    if (rank == 0 && !checkpoint_prune(o->output_dir, s->step, o->checkpoint_keep, o->checkpoint_major_every, &deleted, &error, stdout)) {
         fprintf(stderr, "WARNING: old checkpoints could not be removed: %s\nHINT:  %s\n", error.message, error.hint);
     }
-    for (int step : deleted) { printf("Deleting checkpoint at step %d\n", step); }
 }
 // Waits for the checkpoint that is being written, if one is. False: it failed, and said so.
 template <class floatX>

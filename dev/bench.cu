@@ -197,6 +197,7 @@ static ClassNumbers bench_step_bytes(GPT<floatX>* g) {
         b["fp8_quantize"] = L * 7 * NC * (e + codes) + L * 9 * (NC * (e + codes) + partial) + blocks * (e + codes)
                           + (g->recompute >= 1 ? L * 4 * NC * (e + 1) : 0) + (g->recompute >= 2 ? L * 2 * NC * (e + 1) : 0);
         b["amax_reduce"] = L * 4 * NC * e;
+        b["fp8_count_nonfinite"] = 4.0 * fp8_training_slots(&g->scaling);
     } else {
         b["bias_partial"] = L * 9 * (NC * e + partial);
     }

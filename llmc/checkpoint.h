@@ -242,8 +242,9 @@ static inline bool checkpoint_done(const char* folder, int step, FileError* erro
 
 // After step's checkpoint is done: keeps the newest `keep` good checkpoints up to this step (-nk; 0 keeps all) and every major one (-nm: steps that are
 // multiples of `major`; 0: none is). Removes the others, and old states whose DONE is gone (an interrupted removal or writing). A model file
-// without states is not touched: someone may have put it there. deleted: steps removed, for the log.
-static inline bool checkpoint_prune(const char* folder, int step, int keep, int major, std::vector<int>* deleted, FileError* error) {
+// without states is not touched: someone may have put it there. deleted: steps removed. out: where each is told before it goes
+// (a kill in between leaves a word), NULL: nowhere.
+static inline bool checkpoint_prune(const char* folder, int step, int keep, int major, std::vector<int>* deleted, FileError* error, FILE* out = NULL) {
     std::vector<CheckpointEntry> list;
     deleted->clear();
     if (keep <= 0) { return true; }
@@ -257,6 +258,10 @@ static inline bool checkpoint_prune(const char* folder, int step, int keep, int 
         if (good < keep) { good += is_good; continue; }  // broken ones between the newest good ones may be what someone is looking into
         if (major > 0 && e.step % major == 0) { continue; }
         if (!e.done && e.state_ranks.empty()) { continue; }
+        if (out) {
+            fprintf(out, "Deleting checkpoint at step %d\n", e.step);
+            fflush(out);
+        }
         if (!checkpoint_delete(folder, e, error)) { return false; }
         deleted->push_back(e.step);
     }
