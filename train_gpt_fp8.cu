@@ -1321,15 +1321,18 @@ static double clock_ms(void) {
     return t.tv_sec * 1e3 + t.tv_nsec * 1e-6;
 }
 
-// The signal that asked this process to end, 0: none. The first one lets it finish its step and save; a second one ends it at once.
+// The signal that asked this process to end, 0: none. The first one lets it finish its step and save; another one, more than a second later, ends it at once.
 static volatile sig_atomic_t* run_signal_flag(void) {
     static volatile sig_atomic_t flag = 0;
     return &flag;
 }
 static int run_signal(void) { return (int)*run_signal_flag(); }
 static void run_on_signal(int signal_number) {
-    if (*run_signal_flag()) { _exit(128 + signal_number); }
-    *run_signal_flag() = signal_number;
+    static double first;  // launchers may say the same twice: slurm's scancel to the tasks, and by the batch script
+    if (!*run_signal_flag()) {
+        first = clock_ms();
+        *run_signal_flag() = signal_number;
+    } else if (clock_ms() - first > 1000) { _exit(128 + signal_number); }
 }
 #define EXIT_SAVED 75  // ended by a signal, with a checkpoint: start again with --resume (EX_TEMPFAIL of sysexits.h)
 
@@ -2173,7 +2176,7 @@ static void run_report_nonfinite(Run* run, GPT<floatX>* g, float loss, float nor
     }
     require(run->opt.on_nonfinite == OPT_NONFINITE_SKIP, "--on-nonfinite skip goes on without such steps; lower --learning-rate, or try --dtype bfloat16; the last checkpoint is intact",
             "step %d: loss %g, gradient norm %g, %d FP8 operands hold NaN or inf%s", run->step + 1, loss, norm, operands, where);
-    printf("skipping update at step %d: loss %g, gradient norm %g, FP8 operands with NaN or inf: %d%s\n", run->step + 1, loss, norm, operands, where);
+    printf("skipping update at step %d: loss %g, gradient norm %g, %d FP8 operands: not finite%s\n", run->step + 1, loss, norm, operands, where);
     require(run->nonfinite_in_a_row < MAX_NONFINITE_IN_A_ROW, "lower --learning-rate, or try --dtype bfloat16; the last checkpoint is intact",
             "%d steps in a row were not finite: the run has diverged", run->nonfinite_in_a_row);
 }
@@ -2578,7 +2581,7 @@ static void run_main(Run* run, bool fp8) {
             run_sample(run, g);
         }
         goodput_add(&run->goodput, GOODPUT_EVALUATING, (clock_ms() - evaluation) * 1e-3);
-        const bool due = o->checkpoint_every && (last || (run->step > 0 && run->step % o->checkpoint_every == 0));
+        const bool due = (last && o->output_dir[0] && o->save_every_minutes > 0) || (o->checkpoint_every && (last || (run->step > 0 && run->step % o->checkpoint_every == 0)));
         if ((due || run->save || (run->stop && o->output_dir[0])) && run->step != run->resumed_step) {
             run_begin_checkpoint(run, g, snapshot);
             run->save = false;
@@ -2592,6 +2595,7 @@ static void run_main(Run* run, bool fp8) {
         }
         run_train_step(run, g);
     }
+    run_finish_checkpoint(run, snapshot);
     if (run->ms_count > 0 && run->comm.size > 1) { run_print_comm(run); }
     goodput_end(&run->goodput, run->exit_code == EXIT_SAVED ? GOODPUT_SAVED : GOODPUT_DONE, run->step, unix_seconds());
     char goodput[GOODPUT_TEXT_MAX];

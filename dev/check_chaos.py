@@ -42,7 +42,7 @@ CLEAN = dict(clean_environment(), OMP_NUM_THREADS="1", OMPI_ALLOW_RUN_AS_ROOT="1
 T, BATCH = 32, 8  # tokens a sequence, sequences a step
 SAVE_EVERY, KEEP, MAJOR_EVERY, VAL_EVERY = 10, 2, 100, 50
 COMMON = (f"--train-data {tmp}/train.bin --val-data {tmp}/val.bin --seq-len {T} -d {BATCH * T} --layers 2 --heads 4 --channels 64 --vocab-size {V} --learning-rate 1e-3 "
-          f"--schedule constant --sample-every 0 --val-every {VAL_EVERY} --val-steps 2 --data-order sequence")
+          f"--schedule constant --sample-every 0 --val-every {VAL_EVERY} --val-steps 4 --data-order sequence")
 ENDLESS, LAST_STEPS = 1000000000, 40  # steps while there is killing, and those after it
 PATIENCE, WATCHDOG, SHORT_WATCHDOG = 300, 120, 3  # seconds: without any change; of a rank that is not to be missed; of one that is
 
@@ -700,9 +700,9 @@ def check_elastic():
         return
     job.report()
     job.check_end()
-    job.arguments = job.arguments.replace(" -b 2", "")
+    job.arguments = job.arguments.replace(" -b 2", "").replace("--val-steps 4", "")
     runs = {}
-    for b, (folder, process) in {b: job.undisturbed(f"-b {b}") for b in (1, 2, 8)}.items():
+    for b, (folder, process) in {b: job.undisturbed(f"-b {b} --val-steps {BATCH // b}") for b in (1, 2, 8)}.items():
         process.wait()
         runs[b] = Run("", process.returncode, get(f"{folder}.out").decode(), "")
         c.check(process.returncode == 0 and len(runs[b].losses) == job.steps, f"elastic: an undisturbed run, -b {b}", str(runs[b]))

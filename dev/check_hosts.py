@@ -22,7 +22,7 @@ import tempfile
 import time
 
 from checking import Checks, ROOT, clean_environment, run, trainer
-from llmc_files import Run, V, get, put, shard
+from llmc_files import Run, Shape, V, get, model_bytes, put, shard, weights
 
 parser = argparse.ArgumentParser()
 parser.add_argument("program", nargs="?")
@@ -45,6 +45,7 @@ if not tmp:  # the outer process: makes the name spaces, and this script again a
     tmp = tempfile.mkdtemp(prefix="check_hosts.")
     atexit.register(shutil.rmtree, tmp, ignore_errors=True)
     PR_SET_PDEATHSIG = 1
+    atexit.register(libc.umount2, tmp.encode(), 2)
     child = subprocess.Popen([sys.executable, "-B", os.path.abspath(__file__), program, "--only", args.only], env=dict(os.environ, CHECK_HOSTS_INSIDE=tmp),
                              preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL))
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -54,7 +55,7 @@ if not tmp:  # the outer process: makes the name spaces, and this script again a
 program = args.program
 MPIRUN = shutil.which("mpirun")
 CLEAN = dict(clean_environment(), OMP_NUM_THREADS="1", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", TMPDIR=tmp)
-T, WATCHDOG = 32, 4
+T, WATCHDOG = 32, 3
 STEPS = f"--train-data train.bin --val-data train.bin --seq-len {T} --learning-rate 1e-3 --layers 2 --heads 4 --channels 64 --vocab-size {V} --sample-every 0 --val-every 0 --val-steps 0 -b 2"
 
 # ---------------------------------------------------------------------------- hosts
@@ -82,7 +83,7 @@ def processes():
 
 
 class Host:
-    """gpuN: eth0 is 10.77.0.N, eth1 is 10.78.0.N. own_pids: its processes are numbered from 1."""
+    """gpuN: eth0 is 10.77.0.N, eth1 is 10.78.0.N, and docker0 has the same address everywhere. own_pids: its processes are numbered from 1."""
     def __init__(self, number, own_pids=False):
         self.name, self.number, self.own_pids = f"gpu{number}", number, own_pids
         more = ["--pid", "--fork", "--kill-child", "--mount-proc"] if own_pids else []
@@ -98,8 +99,10 @@ class Host:
             shell(f"ip link add v{number}.{n} type veth peer name eth{n} netns {self.pid}; ip link set v{number}.{n} master net{n} up")
         self.names = f"{tmp}/hosts.{self.name}"
         self.set_names({})
-        shell(f"hostname {self.name}; ip link set lo up; for n in 0 1; do ip addr add 10.7$((7 + n)).0.{number}/24 dev eth$n; ip link set eth$n up; done; "
-              f"mount -t tmpfs none /dev/shm; mount --bind {self.names} /etc/hosts", self)
+        boot = "" if own_pids else "; mount --bind /dev/null /proc/sys/kernel/random/boot_id"  # by this and the numbers of processes ranks know which of them they can kill
+        shell(f"hostname {self.name}; ip link set lo up; ip link add docker0 type bridge; ip addr add 172.17.0.1/16 dev docker0; ip link set docker0 up; "
+              f"for n in 0 1; do ip addr add 10.7$((7 + n)).0.{number}/24 dev eth$n; ip link set eth$n up; done; "
+              f"mount -t tmpfs none /dev/shm; mount --bind {self.names} /etc/hosts" + boot, self)
 
     def set_names(self, other):
         names = dict({f"gpu{n}": f"10.77.0.{n}" for n in (1, 2, 3)}, **other)
@@ -122,10 +125,10 @@ class Host:
     def alive(self):
         return [pid for pid, net in processes().items() if net == self.net and pid not in (self.pid, self.holder.pid)]
 
-    def kill(self):
+    def kill(self, what=signal.SIGKILL):
         for pid in self.alive():
             try:
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, what)
             except ProcessLookupError:
                 pass
 
@@ -272,10 +275,7 @@ def bother(addresses, times):
 
 def check_meet():
     """However they meet over a network: the run of one host. Nobody listens on anything but the address that was given."""
-    global whole
     steps = f"{STEPS} -d {12 * T} -x 4"
-    whole = Job("torchrun", [gpu1] * 3, steps).wait()
-    c.check(not any(whole.codes) and len(whole.losses) == 4, "three ranks on one host", str(whole))
     for kind in ("torchrun", "srun", "tcp", "fs"):
         job = Job(kind, [gpu1, gpu1, gpu2], steps).wait()
         fine(job, f"{kind}: two ranks on one host and one on another", whole.losses)
@@ -285,16 +285,17 @@ def check_meet():
         fine(job, f"{kind}: one rank on one host and two on another", whole.losses)
     gpu1.set_names({"gpu1": "127.0.1.1"})
     job = Job("srun", [gpu1, gpu2], f"{steps} --watchdog-seconds {WATCHDOG}", late=[1]).wait(20)
-    c.check(job.codes == [1] and len(messages(job.err)) == 1 and all(x in job.err for x in ("'gpu1'", "loopback", "10.77.0.1, 10.78.0.1", "--server-ip")), "a name that is loopback on rank 0's host", str(job))
+    due = ("'gpu1'", "loopback", "10.77.0.1, 10.78.0.1, 172.17.0.1", "--server-ip")
+    c.check(job.codes == [1] and len(messages(job.err)) == 1 and all(x in job.err for x in due), "a name that is loopback on rank 0's host", str(job))
     gpu1.set_names({})
     job = Job("torchrun", [gpu1, gpu2], steps, late=[1], MASTER_ADDR="10.77.0.2").wait(20)
-    c.check(job.codes == [1] and len(messages(job.err)) == 1 and all(x in job.err for x in ("10.77.0.2", "gpu1", "10.77.0.1, 10.78.0.1")), "MASTER_ADDR is another host's", str(job))
+    c.check(job.codes == [1] and len(messages(job.err)) == 1 and all(x in job.err for x in ("10.77.0.2", "gpu1", "10.77.0.1, 10.78.0.1, 172.17.0.1")), "MASTER_ADDR is another host's", str(job))
     nobody_left("meeting")
 
 
 def check_sockets():
     """Rank 0 listens on the address given, and only until all have come; then each other rank on the address of its link."""
-    job = Job("tcp", [gpu1, gpu1, gpu2], f"{STEPS} -d {12 * T} -x 1000000", late=[1, 2])
+    job = Job("tcp", [gpu1, gpu1, gpu2], f"{STEPS} -d {12 * T} -x 1000000 -o sockets", late=[1, 2])
     c.check(wait_for(lambda: gpu1.listeners() == [("10.77.0.1", job.port)]), "rank 0 listens on --server-ip alone", gpu1.listeners())
     c.check(connect(("10.78.0.1", job.port), b"", "10.78.0.254") is None, "from the other network: refused")
     code, out = run(gpu1.words() + [sys.executable, "-c", f"import socket; socket.create_connection(('127.0.0.1', {job.port}))"])
@@ -331,7 +332,7 @@ def check_strangers():
     c.check(took < 5, "strangers while the ranks meet: in time", f"{took:.1f} s")
     for s in open_ones:
         s.close()
-    job = Job("tcp", [gpu1, gpu1, gpu2], f"{steps} -x 1000000")
+    job = Job("tcp", [gpu1, gpu1, gpu2], f"{steps} -x 1000000 -o strangers")
     ready = job.seen(r"step +2/")
     addresses = gpu1.listeners() + gpu2.listeners()
     open_ones = bother(addresses, 20)
@@ -358,27 +359,34 @@ def check_strangers():
 
 
 def check_lost():
-    """A host whose cable is pulled, whose power fails, or whose processes are killed: all ends in time, and what can still be read says which rank, host, step and operation."""
-    for victim, how in ((gpu2, "power"), (gpu2, "killed"), (gpu2, "cable"), (gpu1, "power"), (gpu1, "cable")):
-        placed = [gpu1, gpu2, gpu2]
-        other = gpu1 if victim is gpu2 else gpu2
+    """A host whose power fails, whose cable is pulled, or whose processes are killed: all ends in time, and one message says which rank, host, step and operation."""
+    placed = [gpu1, gpu2, gpu2]
+    for victim, how in ((gpu2, "killed"), (gpu2, "power"), (gpu1, "power, and NCCL finds out first"), (gpu1, "cable")):
         job = Job("tcp", placed, f"{STEPS} -d {12 * T} -x 1000000 --watchdog-seconds {WATCHDOG}")
-        name = f"{how}, {'rank 0' if victim is gpu1 else 'ranks 1 and 2'}"
-        ready = job.seen(r"step +3/")
+        name = f"{how}: {'rank 0' if victim is gpu1 else 'ranks 1 and 2'}"
+        ready = job.seen(r"step +20/")  # so long that the last sign of life tells of a step
+        began = time.monotonic()
         if how != "killed":
             victim.link("down")
         if how != "cable":
+            victim.kill(signal.SIGSTOP if how == "power" else signal.SIGKILL)
+        left, behind = [[r for r in range(3) if (placed[r] is victim) == x] for x in (False, True)]
+        wait_for(lambda: all(job.processes[r].poll() is not None for r in left), WATCHDOG + 8)
+        took = time.monotonic() - began
+        if how == "power":
             victim.kill()
-        job.wait(WATCHDOG + 8)
+        job.wait(5)
         if how != "killed":
             victim.link("up")
-        left, ranks = [r for r in range(3) if placed[r] is other], [r for r in range(3) if placed[r] is victim]
         found = messages("".join(job.errs[r] for r in left))
-        c.check(ready and len(found) == 1 and re.search(rf"rank {'0' if victim is gpu1 else '[12]'} \(host {victim.name}\).* at step \d+ in '[^']+'", found[0]), f"{name}: one message", f"{found}{job}")
-        c.check(all(job.codes[r] == 1 for r in left) and job.seconds < WATCHDOG + 3, f"{name}: the others end in time", str(job))
+        lost = rf"rank {'0' if victim is gpu1 else '[12]'} "
+        c.check(ready and len(found) == 1 and re.search(rf"{lost}\(host {victim.name}\).* at step \d+ in '[^']+'", found[0]),
+                f"{name}: one message", f"{found}{job}")
+        c.check(all(job.codes[r] == 1 for r in left) and took < WATCHDOG + 2.5, f"{name}: the others end in time", f"{took:.1f} s{job}")
         if how == "cable":  # they are alone, and cannot agree with the others on who prints
-            found = messages("".join(job.errs[r] for r in ranks))
-            c.check(len(found) == 1 and re.search(rf"rank {'[012]'} \(host gpu[12]\)", found[0]) and all(job.codes[r] == 1 for r in ranks), f"{name}: those behind it end, too", str(job))
+            found = messages("".join(job.errs[r] for r in behind))
+            c.check(len(found) == 1 and re.search(r"rank [12] \(host gpu2\).* at step \d+ in '[^']+'", found[0]) and all(job.codes[r] == 1 for r in behind),
+                    f"{name}: those behind it end, too", str(job))
         nobody_left(name)
 
 
@@ -394,37 +402,71 @@ def check_mpirun():
     if not MPIRUN:
         c.skip("mpirun on two machines", "not installed")
         return
-    code, out = run(f"strings -a {program} | grep -c MPI_Init_thread || grep -c MPI_Init_thread {program}")
-    if code:
+    if "built without MPI" in run([program] + STEPS.split() + "-pi mpi -pn 2 -pr 0".split(), env=CLEAN)[1]:
         c.skip("mpirun on two machines", "the program is built without MPI")
         return
     put(f"{tmp}/ssh", f"""#!/bin/bash
 while [[ $1 == -* ]]; do shift; done
-[ $1 = gpu3 ] || {{ echo "no host $1"; exit 255; }}
+if [ $1 != gpu3 ]; then echo "no host $1"; exit 255; fi
 shift
 exec {' '.join(gpu3.words())} bash -c "$*"
 """.encode())
     os.chmod(f"{tmp}/ssh", 0o755)
-    shutil.copytree(f"{ROOT}/scripts", f"{tmp}/scripts", dirs_exist_ok=True)
-    shard(f"{tmp}/fineweb_train_000001.bin", tokens)
-    shard(f"{tmp}/fineweb_val_000001.bin", tokens[:2000])
-    env = dict(CLEAN, TRAINER=program, DATA=".", MODEL="d2", SEQ_LEN=str(T), BATCH="2", TOTAL=str(12 * T), HOSTS="gpu1:1,gpu3:2", INTERFACE="eth0", OMPI_MCA_plm_rsh_agent=f"{tmp}/ssh", RESTART_SECONDS="0")
-    print(run(gpu1.words() + ["scripts/multi_node/run_mpirun.sh"], env=dict(env, OUT="mpi"), timeout=30))
+    shutil.copytree(f"{ROOT}/scripts", f"{tmp}/scripts")
+    shape = Shape(2, 64, 4, T)
+    put(f"{tmp}/small.bin", model_bytes(shape, 5, weights(shape, False)))
+    shard(f"{tmp}/fineweb_val_000000.bin", tokens[:2000])
+    env = dict(CLEAN, TRAINER=program, DATA=".", MODEL="small.bin", SEQ_LEN=str(T), BATCH="2", TOTAL=str(12 * T), INTERFACE="eth0", OMPI_MCA_plm_rsh_agent=f"{tmp}/ssh", RESTART_SECONDS="0")
+
+    def start(hosts, out, steps, more=()):
+        shard(f"{tmp}/fineweb_train_000001.bin", [tokens[i % len(tokens)] for i in range(12 * T * steps + 1)])
+        log = open(f"{tmp}/{out}.log", "wb")
+        p = subprocess.Popen(gpu1.words() + ["scripts/multi_node/run_mpirun.sh", *more], env=dict(env, HOSTS=hosts, OUT=out), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        log.close()
+        return p
+
+    def text(out, name):
+        return get(f"{tmp}/{out}/{name}").decode() if os.path.exists(f"{tmp}/{out}/{name}") else ""
+
+    def end(p, seconds=60):
+        try:
+            return p.wait(seconds)
+        except subprocess.TimeoutExpired:
+            for h in hosts:
+                h.kill()
+            return p.wait()
+    for out, where in (("one", "gpu1:3"), ("two", "gpu1:1,gpu3:2")):
+        code = end(start(where, out, 6))
+        c.check(code == 0 and text(out, "main.log").count("trl:") == 6, f"run_mpirun.sh on {where}", f"exit code {code}\n{get(f'{tmp}/{out}.log').decode()[-3000:]}")
+    c.check(text("two", "main.log") == text("one", "main.log"), "run_mpirun.sh: the same run on one machine and on two", f"{text('one', 'main.log')}\n{text('two', 'main.log')}")
+    nobody_left("run_mpirun.sh")
+    p = start("gpu1:1,gpu3:2", "lost", 60, ["--save-every-minutes", "0.005", "--watchdog-seconds", str(WATCHDOG)])
+    ready = wait_for(lambda: "DONE_" in " ".join(os.listdir(f"{tmp}/lost") if os.path.isdir(f"{tmp}/lost") else []), 30)
+    gpu3.link("down")
+    gpu3.kill()
+    ready = ready and wait_for(lambda: "start 1 ended" in text("lost", "restarts.log"), WATCHDOG + 20)
+    gpu3.link("up")
+    code, out = end(p), get(f"{tmp}/lost.log").decode()
+    found = [int(x) for x in re.findall(r"^s:(\d+) trl:", text("lost", "main.log"), flags=re.M)]
+    c.check(ready and code == 0 and re.search(r"resuming from step [1-9]", out) and found == list(range(60)), "run_mpirun.sh: a machine vanishes, and comes back",
+            f"exit code {code}, steps {found}\n{text('lost', 'restarts.log')}\n{out[-3000:]}")
+    nobody_left("a machine that vanishes")
 
 
 tokens, x = [], 1
 for _ in range(24000):
     x = (x * 5 + rng.randrange(3)) % V
     tokens.append(x)
-shell(f"mount --make-rprivate /; mount -t proc proc /proc; mount -t tmpfs none {tmp}")
-shard(f"{tmp}/train.bin", tokens)
 try:
+    shell(f"mount --make-rprivate /; mount -t proc proc /proc; mount -t tmpfs none {tmp}")
     shell("ip link set lo up; for n in 0 1; do ip link add net$n type bridge; ip addr add 10.7$((7 + n)).0.254/24 dev net$n; ip link set net$n up; done")
     gpu1, gpu2, gpu3 = hosts = [Host(1), Host(2), Host(3, own_pids=True)]
 except RuntimeError as e:
-    c.skip("hosts", f"no networks can be made here: {e}")
+    c.skip("hosts", f"they cannot be made here: {e}")
     c.end()
-whole = None
+shard(f"{tmp}/train.bin", tokens)
+whole = Job("torchrun", [gpu1] * 3, f"{STEPS} -d {12 * T} -x 4").wait()
+c.check(not any(whole.codes) and len(whole.losses) == 4, "three ranks on one host", str(whole))
 sections = [(name[6:], f) for name, f in list(globals().items()) if name.startswith("check_")]
 if args.only and args.only not in dict(sections):
     parser.error(f"there is no section '{args.only}', only {', '.join(dict(sections))}")

@@ -202,7 +202,7 @@ def end(job):
 
 
 def check_multi_node():
-    """Each script trains a small model on two ranks, in a copy of the repository's layout; TERM to a batch script saves and puts the job back."""
+    """Each script trains a small model on two ranks, in a copy of the repository's layout; USR1 to a batch script saves and puts the job back."""
     os.makedirs(f"{tmp}/repository/data")
     shutil.copytree(os.path.join(ROOT, "scripts"), f"{tmp}/repository/scripts")
     shape = Shape(1, 16, 2, 64)
@@ -232,17 +232,19 @@ def check_multi_node():
         c.check(job.returncode == 0 and "step    4/4 |" in out and re.search(r"num_processes +\| 2 ", out) and "DONE_00000004" in files, f"{script}: two ranks train", f"{files}\n{out[-3000:]}")
         c.check(not [f for f in files if not re.fullmatch(r"(main|goodput)\.log|restarts\.log|(model|state|DONE)_.*", f)] and not os.path.exists(f"{tmp}/scontrol.log"),
                 f"{script}: nothing stays behind, nothing is put back", files)
-        job = start(f"{script}.ended", 512 * 100000 // 50 + 1)
-        log, until = f"{tmp}/repository/{script}.ended/main.log", time.monotonic() + 30
-        while time.monotonic() < until and not (os.path.exists(log) and get(log).count(b"trl:") >= 3) and job.poll() is None:
-            time.sleep(0.02)
-        job.send_signal(signal.SIGTERM)
-        out = end(job)
-        done = [f for f in os.listdir(f"{tmp}/repository/{script}.ended") if f.startswith("DONE_")]
-        c.check(job.returncode == 75 and len(done) == 1, f"{script}: TERM saves and ends", f"exit code {job.returncode}, {done}\n{out[-3000:]}")
-        if script.endswith(".sbatch"):
+        # slurm sends USR1 before the time limit: the job goes back into the queue; TERM is scancel's: it does not
+        for what, queued in ((signal.SIGUSR1, True), (signal.SIGTERM, False)) if script.endswith(".sbatch") else ((signal.SIGTERM, False),):
+            folder = f"{tmp}/repository/{script}.{what.name}"
+            job = start(f"{script}.{what.name}", 512 * 100000 // 50 + 1)
+            until = time.monotonic() + 30
+            while time.monotonic() < until and not (os.path.exists(f"{folder}/main.log") and get(f"{folder}/main.log").count(b"trl:") >= 3) and job.poll() is None:
+                time.sleep(0.02)
+            job.send_signal(what)
+            out = end(job)
+            done = [f for f in os.listdir(folder) if f.startswith("DONE_")]
+            c.check(job.returncode == 75 and len(done) == 1, f"{script}: {what.name} saves and ends", f"exit code {job.returncode}, {done}\n{out[-3000:]}")
             put_back = get(f"{tmp}/scontrol.log").decode() if os.path.exists(f"{tmp}/scontrol.log") else ""
-            c.check(put_back == f"requeue {os.getpid()}\n", f"{script}: the job goes back into the queue", put_back)
+            c.check(put_back == (f"requeue {os.getpid()}\n" if queued else ""), f"{script}: {what.name} {'puts the job back into the queue' if queued else 'ends the job'}", put_back)
             run(f"rm -f {tmp}/scontrol.log")
 
 

@@ -264,7 +264,15 @@ static inline void control_claim(Control* c, int exit_code) {
     }
     control_wake(c);
     while (!c->ending && !(c->granted && (!hub || c->claim_rank == 0)) && pthread_cond_timedwait(&c->changed, &c->mutex, &answer) != ETIMEDOUT) {}
-    const bool mine = !c->ending && !(hub && c->granted && c->claim_rank != 0);
+    const double silent = hub ? 0 : control_clock(c) - c->links[0].heard;
+    if (silent > 1 && !c->ending && !c->granted) {  // no answer and no sign of life: rank 0 is lost, and all ranks have come here for that
+        char doing[192];
+        c->verdict.hub_lost = true;
+        control_judge(c, CONTROL_HINT_LOST, "rank 0 (host %s) gave no sign of life for %.1f s while others failed: its machine or network is down; it was last %s",
+                      c->places[0].host, silent, control_describe(c, 0, control_clock(c), doing));
+        control_wake(c);
+    }
+    const bool mine = !c->ending && !c->verdict.set && !(hub && c->granted && c->claim_rank != 0);
     while (!mine && pthread_cond_timedwait(&c->changed, &c->mutex, &end) != ETIMEDOUT) {}  // the control thread ends the process
     if (!mine) { _exit(c->verdict.set ? c->verdict.code : c->claim_code); }  // it has not
     pthread_mutex_unlock(&c->mutex);

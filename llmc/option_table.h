@@ -75,7 +75,7 @@ enum { OPT_REDUCE_CHOICES(OPTION_CHOICE_ID) };
     OPT(beta2,                "",   FLOAT,  0.95,          0, 0.99999,    "training",    "AdamW decay of the second moment") \
     OPT(adam_eps,             "",   FLOAT,  1e-8,          1e-20, 1,      "training",    "AdamW epsilon") \
     OPT(grad_clip,            "",   FLOAT,  1.0,           0, 1e6,        "training",    "largest global gradient norm, above it gradients are scaled down; 0: no clipping") \
-    OPT(on_nonfinite,         "",   ENUM,   OPT_NONFINITE_SKIP, CHOICES(OPT_NONFINITE_CHOICES), 0, "optimizer", "a step whose loss, gradient norm or FP8 operands hold NaN or inf; skip: it changes nothing, ten in a row end the run; stop: it ends the run") \
+    OPT(on_nonfinite,         "",   ENUM,   OPT_NONFINITE_SKIP, CHOICES(OPT_NONFINITE_CHOICES), 0, "training", "a step whose loss, gradient norm or FP8 operands hold NaN or inf; skip: it changes nothing, ten in a row end the run; stop: it ends the run") \
     OPT(skip_loss_z,          "sl", FLOAT,  0.0,           0, 1e6,        "training",    "skip the update when the loss lies more standard deviations above its last 128 values; 0: never") \
     OPT(skip_grad_z,          "sg", FLOAT,  0.0,           0, 1e6,        "training",    "skip the update when the gradient norm lies more standard deviations above its last 128 values; 0: never") \
     OPT(seed,                 "",   INT64,  42,            0, 9007199254740991, "training", "seed of the initial weights, the data order and the stochastic rounding") \

@@ -70,6 +70,14 @@ static inline const char* ranks_env(const char* const* env, const char* name) {
     return NULL;
 }
 
+// Is there a variable whose name begins so?
+static inline bool ranks_env_any(const char* const* env, const char* begin) {
+    for (; *env; env++) {
+        if (!strncmp(*env, begin, strlen(begin))) { return true; }
+    }
+    return false;
+}
+
 // A variable that must be there and be a number from min to max. because: why it must.
 static inline bool ranks_env_int(const char* const* env, const char* name, const char* because, int min, int max, int* value, FileError* error) {
     const char* text = ranks_env(env, name);
@@ -309,6 +317,10 @@ static inline bool ranks_init_contact(Ranks* r, const char* const* env, const Ra
         if (!by_mpi && r->source != RANKS_BY_SLURM) {
             return file_error(error, 0, "start by mpirun, or leave -pi out", "-pi mpi, but the processes were started by %s, not by MPI",
                               ranks_source_name(r->source));
+        }
+        if (r->source == RANKS_BY_SLURM && !ranks_env_any(env, "PMI")) {  // MPI_Init would end the program, or find itself alone
+            return file_error(error, 0, "start by srun --mpi=pmix (srun --mpi=list shows what there is), or use -pi tcp or -pi fs",
+                              "-pi mpi, but srun has started the processes without MPI: no PMI_ or PMIX_ variable is in the environment");
         }
         snprintf(r->address, sizeof(r->address), "%s", o->server_ip[0] ? o->server_ip : r->local_size == r->size ? "127.0.0.1" : "");
         return true;

@@ -154,7 +154,7 @@ static void test_ranks_options(void) {
     same(&r, RANKS_BY_SLURM, RANKS_FILE, 6, 7, 0, 1);
     CHECK(!r.address[0], "rank 0 looks for its own address: '%s'", r.address);
     o.contact = RANKS_MPI;
-    r = good(SLURM, &o);
+    r = good(SLURM " PMI_RANK=6 PMI_SIZE=7", &o);
     same(&r, RANKS_BY_SLURM, RANKS_MPI, 6, 7, 0, 1);
     bad(TORCH, &o, "-pi mpi|torchrun");
     o.has_mpi = false;
@@ -230,39 +230,109 @@ static void test_ranks_mpi_must_agree(void) {
     CHECK(ranks_check_mpi(&r, 5, 8, &error), "%s", error.message);
     CHECK(!ranks_check_mpi(&r, 0, 1, &error) && strstr(error.message, "5 of 8") && strstr(error.message, "0 of 1"), "%s", error.message);
     o.contact = RANKS_MPI;
-    r = good(SLURM, &o);
+    bad(SLURM, &o, "PMI_ or PMIX_|srun");  // OpenMPI's MPI_Init would end the program, MPICH's would make it rank 0 of 1
+    r = good(SLURM " PMIX_RANK=6", &o);
     CHECK(!ranks_check_mpi(&r, 0, 1, &error) && strstr(error.hint, "pmix"), "%s", error.hint);
 }
 
-// a made-up /sys: the process' own CPUs are split into two nodes
-static void test_ranks_numa(void) {
-    char root[] = "/tmp/test_ranks.XXXXXX", line[64];
-    cpu_set_t before, after;
-    int node = 0, code = 0;
-    CHECK(mkdtemp(root), "mkdtemp");
-    std::string base = root, dev = base + "/bus/pci/devices/0000:3b:00.0", nodes = base + "/devices/system/node";
-    test_shell("mkdir -p " + dev + " " + nodes + "/node0 " + nodes + "/node1 " + nodes + "/node2", &code);
-    CHECK(code == 0 && sched_getaffinity(0, sizeof(before), &before) == 0, "setup");
-    int first = 0;
+// A made-up /sys with a device 0000:3b:00.0 and folders of the nodes 0, 1 and 4095.
+typedef struct { char root[32]; std::string device, nodes; } Sys;
+static void sys_init(Sys* sys) {
+    int code = 0;
+    snprintf(sys->root, sizeof(sys->root), "/tmp/test_ranks.XXXXXX");
+    CHECK(mkdtemp(sys->root), "mkdtemp");
+    sys->device = std::string(sys->root) + "/bus/pci/devices/0000:3b:00.0";
+    sys->nodes = std::string(sys->root) + "/devices/system/node";
+    test_shell("mkdir -p " + sys->device + " " + sys->nodes + "/node-1 " + sys->nodes + "/node0 " + sys->nodes + "/node1 " + sys->nodes + "/node4095", &code);
+    CHECK(code == 0, "mkdir");
+}
+static void sys_free(const Sys* sys) {
+    int code = 0;
+    test_shell(std::string("rm -r ") + sys->root, &code);
+}
+static cpu_set_t cpus_now(void) {
+    cpu_set_t set;
+    CHECK(sched_getaffinity(0, sizeof(set), &set) == 0, "sched_getaffinity");
+    return set;
+}
+static void cpus_set(const cpu_set_t* set) { CHECK(sched_setaffinity(0, sizeof(*set), set) == 0, "sched_setaffinity"); }
+
+static void test_ranks_numa_unknown(void) {
+    Sys sys;
+    int node = 0;
+    const cpu_set_t before = cpus_now();
+    sys_init(&sys);
+    CHECK(ranks_bind_numa(sys.root, "0000:3b:00.0", &node) == 0 && node == -1, "no file numa_node");
+    test_write_file(sys.nodes + "/node-1/cpulist", "0-4095\n");
+    test_write_file(sys.nodes + "/node1/cpulist", "0-4095\n");
+    // no node, as on machines of one; no list of that node; out of range; nonsense
+    static const char* const values[] = {"-1\n", "0\n", "7\n", "4096\n", "99999999999999999999\n", "x\n", "1x\n", "\n", ""};
+    for (const char* value : values) {
+        test_write_file(sys.device + "/numa_node", value);
+        CHECK(ranks_bind_numa(sys.root, "0000:3b:00.0", &node) == 0 && node == -1, "numa_node '%s': node %d", value, node);
+    }
+    test_write_file(sys.device + "/numa_node", "1\n");
+    static const char* const lists[] = {"4000-4005,70000-99999999999999999999\n", "", "\n", " \n", "none\n", "-1\n", ",0-4095\n", "5-3\n"};  // others' CPUs; a node of memory alone; nonsense
+    for (const char* list : lists) {
+        test_write_file(sys.nodes + "/node1/cpulist", list);
+        CHECK(ranks_bind_numa(sys.root, "0000:3b:00.0", &node) == 0 && node == -1, "cpulist '%s': node %d", list, node);
+    }
+    test_write_file(sys.nodes + "/node1/cpulist", "0-4095\n");
+    static const char* const names[] = {"0000:3c:00.0", "", ".", "..", "../../etc/passwd", "0000:3b:00.0/", "0000:3b:00.0 ", "00000000:00000000:3b:00.0:0000:3b:00.0"};
+    for (const char* name : names) { CHECK(ranks_bind_numa(sys.root, name, &node) == 0 && node == -1, "device '%s': node %d", name, node); }
+    CHECK(ranks_bind_numa("/no/such/folder", "0000:3b:00.0", &node) == 0, "no /sys");
+    const cpu_set_t after = cpus_now();
+    CHECK(CPU_EQUAL(&before, &after), "the CPUs were changed");
+    sys_free(&sys);
+}
+
+// The CPUs that the list and the process have in common, whatever form the list has; never one that the process did not have.
+static void test_ranks_numa_binds(void) {
+    Sys sys;
+    int node = 0;
+    const cpu_set_t before = cpus_now();
+    sys_init(&sys);
+    int first = 0, last = CPU_SETSIZE - 1;
     while (!CPU_ISSET(first, &before)) { first++; }
-    snprintf(line, sizeof(line), "%d,4000-4005\n", first);
-    test_write_file(nodes + "/node1/cpulist", line);
-    test_write_file(nodes + "/node2/cpulist", "4000-4005\n");
-    static const char* const unknown[] = {"-1\n", "0\n", "2\n", "x\n", ""};  // no node; node without a list, without a CPU of ours; nonsense
-    for (const char* text : unknown) {
-        test_write_file(dev + "/numa_node", text);
-        CHECK(ranks_bind_numa(root, "0000:3b:00.0", &node) == 0 && node == -1, "numa_node '%s': node %d", text, node);
+    while (!CPU_ISSET(last, &before)) { last--; }
+    const int count = CPU_COUNT(&before);
+    cpu_set_t only_first;
+    CPU_ZERO(&only_first);
+    CPU_SET(first, &only_first);
+    test_write_file(sys.device + "/numa_node", "4095\n");
+    const std::string file = sys.nodes + "/node4095/cpulist";
+    const struct { char list[64]; int due; } cases[] = {
+        {"%d\n", 1}, {"%d", 1}, {"%d-%d,4000-4005\n", 1}, {"4000-4005,%d\n", 1}, {"3000,%d,3500-3600,%d,4000\n", 1}, {"0-4095\n", count}, {"0-16383\n", count}, {"0-99999999\n", count},
+    };
+    for (const auto& c : cases) {
+        char list[128];
+        snprintf(list, sizeof(list), c.list, first, first);
+        test_write_file(file, list);
+        cpus_set(&before);
+        CHECK(ranks_bind_numa(sys.root, "0000:3b:00.0", &node) == c.due && node == 4095, "'%s': node %d", list, node);
+        const cpu_set_t after = cpus_now();
+        CHECK(c.due == 1 ? CPU_EQUAL(&after, &only_first) : CPU_EQUAL(&after, &before), "'%s': %d CPUs", list, CPU_COUNT(&after));
     }
-    CHECK(ranks_bind_numa(root, "0000:3c:00.0", &node) == 0 && ranks_bind_numa(root, "../../etc/passwd", &node) == 0, "no such device");
-    CHECK(sched_getaffinity(0, sizeof(after), &after) == 0 && CPU_EQUAL(&before, &after), "the CPUs were changed");
-    test_write_file(dev + "/numa_node", "1\n");
-    static const char* const names[] = {"0000:3b:00.0", "00000000:3B:00.0", "0000:3B:00.0"};
+    cpus_set(&only_first);  // by the launcher: the others of the node are not for this process
+    CHECK(ranks_bind_numa(sys.root, "0000:3b:00.0", &node) == 1, "bound already");
+    cpu_set_t after = cpus_now();
+    CHECK(CPU_EQUAL(&after, &only_first), "bound already: %d CPUs", CPU_COUNT(&after));
+    if (last > first) {
+        char list[32];
+        snprintf(list, sizeof(list), "%d\n", last);
+        test_write_file(file, list);
+        CHECK(ranks_bind_numa(sys.root, "0000:3b:00.0", &node) == 0 && node == -1, "a CPU that is not this process': node %d", node);
+        after = cpus_now();
+        CHECK(CPU_EQUAL(&after, &only_first), "a CPU that is not this process'");
+    }
+    test_write_file(file, "0-4095\n");
+    static const char* const names[] = {"0000:3b:00.0", "00000000:3B:00.0", "0000:3B:00.0"};  // as CUDA, NVML and lspci write it
     for (const char* name : names) {
-        CHECK(sched_setaffinity(0, sizeof(before), &before) == 0, "reset");
-        CHECK(ranks_bind_numa(root, name, &node) == 1 && node == 1, "'%s': node %d", name, node);
-        CHECK(sched_getaffinity(0, sizeof(after), &after) == 0 && CPU_COUNT(&after) == 1 && CPU_ISSET(first, &after), "'%s': CPUs", name);
+        cpus_set(&before);
+        CHECK(ranks_bind_numa(sys.root, name, &node) == count && node == 4095, "'%s': node %d", name, node);
     }
-    test_shell("rm -r " + base, &code);
+    cpus_set(&before);
+    sys_free(&sys);
 }
 
 int main(int argc, char** argv) {
@@ -274,7 +344,8 @@ int main(int argc, char** argv) {
         {"ranks_wrong_environment", test_ranks_wrong_environment, QUICK},
         {"ranks_slurm_lists", test_ranks_slurm_lists, QUICK},
         {"ranks_mpi_must_agree", test_ranks_mpi_must_agree, QUICK},
-        {"ranks_numa", test_ranks_numa, QUICK},
+        {"ranks_numa_unknown", test_ranks_numa_unknown, QUICK},
+        {"ranks_numa_binds", test_ranks_numa_binds, QUICK},
     };
     return TEST_MAIN(tests);
 }
