@@ -1367,8 +1367,9 @@ static void run_agree_on_options(Run* run) {
     for (uint64_t each : digests) { equal = equal && each == digest; }
     for (int i = 0; !equal && i < OPTION_COUNT; i++) {  // every rank knows that they differ: now one by one
         std::string name = option_long_name(&option_specs()[i]);
-        if (i != OPTION_INDEX_process_rank) { control_agree(run->control, name.substr(0, CONTROL_NAME_MAX - 1).c_str(), option_text(o, &option_specs()[i]).substr(0, 200).c_str(), 0); }
+        if (i != OPTION_INDEX_process_rank) { control_agree(run->control, name.substr(0, CONTROL_NAME_MAX - 1).c_str(), option_text(o, &option_specs()[i]).c_str(), 0); }
     }
+    require(equal, "start all processes by one command", "the processes were started with other options");
 }
 
 // Finds this process among those of the job and meets the others. Only rank 0 prints to stdout from here on.
@@ -1429,7 +1430,7 @@ static void run_open_comm(Run* run) {
         run->comm.size = 1;  // until it is whole
         if (run->ranks.rank == 0) { comm_make_id(&run->comm, id); }
         control_broadcast(run->control, "nccl id", id, sizeof(id), 0);
-        control_note(run->control, "joining NCCL", -1);
+        control_note_wait(run->control, "joining NCCL", -1);
     }
     comm_init(&run->comm, &run->dev, run->ranks.rank, run->ranks.size, id, exact);
     if (run->control) { control_note(run->control, "starting", -1); }
@@ -1476,6 +1477,7 @@ static void run_check_ranks(Run* run, GPT<floatX>* g) {
     };
     for (int p = 0; p < NUM_PARAMS; p++) {
         const ParamSpec* s = &g->spec[p];
+        run_note(run, "comparing weights", false);
         for (int l = 0; l < s->layers; l++) {
             const bool codes = gpt_travels_as_codes(g, p, l);  // of these weights a rank has its own shard, and all have the FP8 codes
             mine[p] = codes ? digest(g->wk[s->linear] + l * s->stride, s->part, mine[p]) : digest(gpt_param(g, (ParamId)p, l), s->part * sizeof(floatX), mine[p]);
@@ -1650,7 +1652,13 @@ static void snapshot_write(Snapshot<floatX>* s) {
     if (o->checkpoint_keep > 0) {  // older ones go only when this one was read back, each rank a part
         const bool read = checkpoint_verify(o->output_dir, s->step, rank, size, &error);
         if (!read) { fprintf(stderr, "WARNING: checkpoint at step %d cannot be read back: %s\nHINT:  %s; older checkpoints are kept\n", s->step, error.message, error.hint); }
-        if (!ranks_all_ok(s->control, size, "checkpoint read back", read)) { return; }
+        if (!ranks_all_ok(s->control, size, "checkpoint read back", read)) {
+            char path[FILE_PATH_MAX];
+            checkpoint_done_path(path, o->output_dir, s->step);
+            if (rank == 0 && !checkpoint_unlink(path, &error)) { fprintf(stderr, "WARNING: %s\n", error.message); }
+            s->ok = false;
+            return;
+        }
     }
     if (rank == 0 && !checkpoint_prune(o->output_dir, s->step, o->checkpoint_keep, o->checkpoint_major_every, &deleted, &error, stdout)) {
         fprintf(stderr, "WARNING: old checkpoints could not be removed: %s\nHINT:  %s\n", error.message, error.hint);
@@ -1692,18 +1700,18 @@ static void run_forecast_checkpoint(Run* run, GPT<floatX>* g, Snapshot<floatX>* 
     s->direct = run->opt.background_save && bytes < room / 10 * 9 / run->ranks.local_size ? NULL : g;
     run_barrier(run, "trying the disk");
     const double speed = file_measure_writing(run->opt.output_dir, rank, bytes);
-    std::vector<double> all(4 * P, 0.0);  // by rank: seconds, bytes, whether it was measured, whether training must wait
-    all[rank] = speed > 0.0 ? bytes / speed : 0.0;
-    all[P + rank] = (double)bytes;
-    all[2 * P + rank] = speed > 0.0;
-    all[3 * P + rank] = s->direct != NULL;
-    run_sum(run, "checkpoint forecast", all.data(), 4 * P);
+    const double mine[4] = {speed > 0.0 ? bytes / speed : 0.0, (double)bytes, speed > 0.0 ? 1.0 : 0.0, s->direct ? 1.0 : 0.0};  // was it measured, must training wait
+    std::vector<double> all(mine, mine + 4);
+    if (run->control) {
+        all.resize(4 * (size_t)P);
+        control_all_gather(run->control, "checkpoint forecast", mine, sizeof(mine), all.data(), CHECKPOINT_SECONDS);
+    }
     double seconds = 0.0, total = 0.0, measured = 0.0, direct = 0.0;
     for (int r = 0; r < P; r++) {
-        seconds = all[r] > seconds ? all[r] : seconds;
-        total += all[P + r];
-        measured += all[2 * P + r];
-        direct += all[3 * P + r];
+        seconds = all[4 * r] > seconds ? all[4 * r] : seconds;
+        total += all[4 * r + 1];
+        measured += all[4 * r + 2];
+        direct += all[4 * r + 3];
     }
     if (direct > 0.0) { s->direct = g; }  // one rank, all ranks
     if (direct > 0.0 && run->opt.background_save) {
@@ -2028,6 +2036,7 @@ static float run_validate(Run* run, GPT<floatX>* g) {
     double sum = 0.0;
     run_note(run, "validation", false);
     for (uint64_t i = run->ranks.rank; i < batches; i += run->ranks.size) {
+        run_note(run, "validation", false);
         run_read(run, &run->val, i * B, B);
         gpt_evaluate(g, run->inputs.data(), run->targets.data());
         cudaStream_t stream = g->dev->stream;
@@ -2059,6 +2068,7 @@ static void run_evaluate(Run* run, GPT<floatX>* g) {
     const int B = g->B;
     std::vector<float> losses((size_t)B * g->T);
     for (int row = 0, batch = 0; row < eval->num_rows; row += B, batch++) {
+        run_note(run, "HellaSwag", false);
         if (batch % 10 == 0) {
             printf("evaluating HellaSwag: %d/%d\r", batch, CEIL_DIV(eval->num_rows, B));
             fflush(stdout);
@@ -2141,6 +2151,7 @@ static void run_sample(Run* run, GPT<floatX>* g) {
     printf("generating:\n---\n");
     if (prompted) { for (int id : tokens) { tokenizer_print(t, stdout, id); } }
     while (tokens.size() < end) {
+        run_note(run, "sampling", false);
         const int context = sample_context(tokens.size(), o->seq_len);
         if (context <= cached) { cached = 0; }  // it slid
         gpt_next_logits(g, tokens.data() + tokens.size() - context, context, &cached, &logits);
@@ -2309,6 +2320,7 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
         gpt_update(g, o, lr, norm, run->step);
     }
     cudaCheck(cudaStreamSynchronize(g->dev->stream));
+    run_note(run, "after an update", false);
     const double ms = clock_ms() - begin;
     run->step++;
     goodput_add(&run->goodput, GOODPUT_TRAINING, ms * 1e-3);
@@ -2520,6 +2532,13 @@ static void run_main(Run* run, bool fp8) {
     if (!o->sample_only) { run_open_eval(run, config.vocab_size); }
     if (o->sample_every || o->sample_only) { run_open_prompt(run, config.vocab_size); }
 
+    if (run->control) {  // what the options stand for here: files may differ between machines
+        char text[240];
+        snprintf(text, sizeof(text), "dtype %d, L %d, C %d, NH %d, V %d, maxT %d, data %016llx, %016llx, questions %d, steps %d, from %d", o->dtype, config.num_layers, config.channels,
+                 config.num_heads, config.vocab_size, config.max_seq_len, o->sample_only ? 0ull : (unsigned long long)dataloader_digest(&run->train),
+                 o->sample_only ? 0ull : (unsigned long long)dataloader_digest(&run->val), run->has_eval, run->num_steps, run->resumed_step);
+        control_agree(run->control, "model and data", text, 0);
+    }
     gpt_init(g, &run->dev, &run->comm, &config, fp8, &settings, masters, o->zero_stage);
     comm_reserve(&run->comm, gpt_largest_linear(g));
     g->gelu_fusion = fp8 ? 0 : o->gelu_fusion;
@@ -2558,7 +2577,6 @@ static void run_main(Run* run, bool fp8) {
     goodput_open(&run->goodput, log_folder, log_step, unix_seconds() - (clock_ms() - run->began_ms) * 1e-3);
     if (run->goodput.note[0]) { printf("note: %s\n", run->goodput.note); }
 
-    if (o->output_dir[0]) { for (int each : {SIGTERM, SIGINT, SIGUSR1}) { signal(each, run_on_signal); } }
     if (o->output_dir[0]) { run_forecast_checkpoint(run, g, snapshot); }
     run->saved_ms = clock_ms();
     if (o->output_dir[0] && !o->checkpoint_every && o->save_every_minutes == 0) {
@@ -2585,7 +2603,10 @@ static void run_main(Run* run, bool fp8) {
         if ((due || run->save || (run->stop && o->output_dir[0])) && run->step != run->resumed_step) {
             run_begin_checkpoint(run, g, snapshot);
             run->save = false;
-            if (last || run->stop) { require(run_finish_checkpoint(run, snapshot), "free disk space, then resume with --resume", "the last checkpoint could not be written"); }
+            if (last || run->stop) {
+                require(run_finish_checkpoint(run, snapshot), "free disk space, then resume with --resume", "the last checkpoint could not be written");
+                for (int each : {SIGTERM, SIGINT, SIGUSR1}) { signal(each, SIG_IGN); }  // launchers tell the others when the first has ended
+            }
         }
         if (last) { break; }
         if (run->stop) {
@@ -2617,6 +2638,7 @@ static int trainer_main(int argc, char** argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     error_context()->claim = run_claim_early;
     options_parse(o, argc, argv);
+    if (o->output_dir[0] && !o->sample_only) { for (int each : {SIGTERM, SIGINT, SIGUSR1}) { signal(each, run_on_signal); } }  // one that comes while loading counts after the first step
     run_meet(run);
 #ifdef GPT_CPU_DEVICE
     device_init(&run->dev, 0);
@@ -2661,7 +2683,9 @@ static int trainer_main(int argc, char** argv) {
     run_barrier(run, "the output folder");
     if (o->resume) {
         CheckpointFound found;
+        auto agree = [&] { if (run->control) { control_agree(run->control, "the checkpoint to resume from", std::to_string(found.step).c_str(), 0); } };
         fileCheck(checkpoint_find_latest(o->output_dir, gpt_count_parameters, &found, &error), &error);
+        agree();
         for (bool ok = found.step < 0; !ok;) {  // reads all of it, each rank a part; one that is damaged gives way to an older one
             error.message[0] = 0;
             ok = ranks_all_ok(run->control, run->ranks.size, "verified", checkpoint_verify(o->output_dir, found.step, run->ranks.rank, run->ranks.size, &error));
@@ -2670,6 +2694,7 @@ static int trainer_main(int argc, char** argv) {
             std::string skipped = found.skipped + "checkpoint of step " + std::to_string(found.step) + " is damaged\n";
             fileCheck(checkpoint_find_before(o->output_dir, found.step, gpt_count_parameters, &found, &error), &error);
             found.skipped = skipped + found.skipped;
+            agree();
             ok = found.step < 0;
         }
         printf("%s", found.skipped.c_str());  // whole lines

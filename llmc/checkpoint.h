@@ -254,7 +254,7 @@ static inline bool checkpoint_prune(const char* folder, int step, int keep, int 
         int num_ranks = 0;
         FileError why;
         if (e.step > step) { continue; }
-        bool is_good = checkpoint_check(folder, e, NULL, &num_ranks, &why);
+        bool is_good = good < keep && checkpoint_check(folder, e, NULL, &num_ranks, &why);
         if (good < keep) { good += is_good; continue; }  // broken ones between the newest good ones may be what someone is looking into
         if (major > 0 && e.step % major == 0) { continue; }
         if (!e.done && e.state_ranks.empty()) { continue; }

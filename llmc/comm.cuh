@@ -69,7 +69,7 @@ static inline void comm_make_id(Comm* comm, void* id) {
 static inline void comm_init(Comm* comm, Device* dev, int rank, int size, const void* id, bool exact) {
     memset((void*)comm, 0, sizeof(*comm));
     comm->rank = rank;
-    comm->size = size;
+    comm->size = 1;  // until it is whole
     comm->dev = dev;
     comm->exact = exact;
     if (size == 1) { return; }
@@ -78,6 +78,7 @@ static inline void comm_init(Comm* comm, Device* dev, int rank, int size, const 
     static_assert(sizeof(unique) == COMM_ID_BYTES, "as NCCL's");
     memcpy(&unique, id, sizeof(unique));
     ncclCheck(ncclCommInitRank(&comm->nccl, size, unique, rank));
+    comm->size = size;
     cudaCheck(cudaStreamCreateWithFlags(&comm->stream, cudaStreamNonBlocking));
     cudaCheck(cudaEventCreateWithFlags(&comm->ready, cudaEventDisableTiming));
     cudaCheck(cudaEventCreateWithFlags(&comm->done, cudaEventDisableTiming));

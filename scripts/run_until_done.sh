@@ -4,7 +4,7 @@
 # COMMAND is a trainer with its options, or a launcher that starts it (mpirun, srun, torchrun): it must name --output-dir (-o). --resume is added if neither
 # that nor -y is there. Why each start ended goes to restarts.log in the output folder: exit code, duration, newest checkpoint, last lines of stderr.
 #
-# Progress is a DONE_ file of a later step than before. After MAX_FAILURES (3) failures in a row without progress it gives up, with the last exit code; a wrong
+# Progress is a new DONE_ file. After MAX_FAILURES (3) failures in a row without progress it gives up, with the last exit code; a wrong
 # command line (exit codes 2, 126, 127) is not tried again. RESTART_SECONDS (5) after a failure, twice that after the second in a row ..., it starts again.
 # Exit code 75 of the command says that a signal made it save and end: it starts again at once.
 # Signals: USR1 makes the command save, end and start again. After TERM, INT or HUP it saves and ends, and is not started again: the exit code is its own
@@ -56,11 +56,12 @@ trap forward USR1
 trap 'stopping=1; forward' TERM INT HUP
 set -m  # the command is a process group of its own: a Ctrl-C reaches it once, by this script
 
-starts=0 failures=0 before=$(newest)
+starts=0 failures=0
 while true; do
     starts=$((starts + 1)) began=$SECONDS
     tee "$scratch/stderr" <"$scratch/pipe" >&2 &
     copier=$!
+    touch "$scratch/began"
     "$@" </dev/null 2>"$scratch/pipe" &
     child=$!
     [ -n "$stopping" ] && forward  # it came before there was a command
@@ -72,8 +73,7 @@ while true; do
     now=$(newest)
     why="start $starts ended with exit code $code after $((SECONDS - began)) s, newest checkpoint: $([ "$now" -lt 0 ] && echo none || echo "step $now")"
     if [ "$code" -eq 0 ]; then note "$why: done"; exit 0; fi
-    if [ "$now" -gt "$before" ]; then failures=0; else failures=$((failures + 1)); fi
-    before=$now
+    if [ -n "$(find "$out" -maxdepth 1 -name 'DONE_*' -newer "$scratch/began" 2>/dev/null)" ]; then failures=0; else failures=$((failures + 1)); fi
     note "$why"
     tail -n 20 "$scratch/stderr" | cut -c 1-500 | sed 's/^/    | /' >>"$out/restarts.log"
     if [ -n "$stopping" ]; then note "stopped by a signal"; exit "$code"; fi
