@@ -23,6 +23,7 @@ RECIPES = "current|delayed|row|block|mx"
 GLOBALS = {
     "error_context()::context": "rank, step and what to do before the end: for messages only",
     "run_signal_flag()::flag": "set by signal handlers, which get no argument",
+    "run_on_signal(int)::first": "when the first of two signals came; the same reason",
     "option_specs()::specs": "the table of options: const, filled in at its first use",
     "profiler()::p": "the ring of the last launches and the profiler",
 }
