@@ -1387,6 +1387,10 @@ static void run_meet(Run* run) {
     if (r->size == 1) { printf("Multi-GPU support is disabled. Using a single GPU.\n"); }
 #endif
     if (r->size == 1) { return; }
+    if (r->contact == RANKS_TCP && r->local_size < r->size && r->rank == 0 && !getenv("GPT_JOB_TOKEN")) {
+        fprintf(stderr, "WARNING: processes of several machines meet over TCP without a secret: who reaches port %d can guess what lets a process in\nHINT:  set GPT_JOB_TOKEN to the same random "
+                "word on all of them\n", r->port);
+    }
     error_context()->rank = r->rank;
     if (r->rank > 0 && !freopen("/dev/null", "w", stdout)) { fail("", "cannot open /dev/null: %s", strerror(errno)); }
 #if defined(GPT_CPU_DEVICE) && defined(_OPENMP)
@@ -1483,12 +1487,16 @@ static void run_check_ranks(Run* run, GPT<floatX>* g) {
             mine[p] = codes ? digest(g->wk[s->linear] + l * s->stride, s->part, mine[p]) : digest(gpt_param(g, (ParamId)p, l), s->part * sizeof(floatX), mine[p]);
         }
     }
-    if (g->fp8) { mine[NUM_PARAMS] = digest(g->scaling.scale + fp8_slot(&g->scaling, FP8_ROLE_W, 0, 0), (size_t)g->scaling.layers * NUM_LINEARS * sizeof(float), 0); }
+    if (g->fp8 && g->scaling.settings.history) {  // then the scales of inputs and gradients are those of all ranks as well (R4)
+        mine[NUM_PARAMS] = digest(g->scaling.scale, fp8_training_slots(&g->scaling) * sizeof(float), 0);
+    } else if (g->fp8) {
+        mine[NUM_PARAMS] = digest(g->scaling.scale + fp8_slot(&g->scaling, FP8_ROLE_W, 0, 0), (size_t)g->scaling.layers * NUM_LINEARS * sizeof(float), 0);
+    }
     control_all_gather(run->control, "weights", mine.data(), items * (int)sizeof(uint64_t), all.data(), 0);
     for (int r = 1; r < P; r++) {
         for (int i = 0; i < items; i++) {
             require(all[(size_t)r * items + i] == all[i], "the ranks' memory or network is not reliable, or this is a defect of the program: resume from the last checkpoint",
-                    "rank %d has other %s than rank 0 after step %d (%016llx, not %016llx)", r, i < NUM_PARAMS ? g->spec[i].name : "weight scales", run->step,
+                    "rank %d has other %s than rank 0 after step %d (%016llx, not %016llx)", r, i < NUM_PARAMS ? g->spec[i].name : "FP8 scales", run->step,
                     (unsigned long long)all[(size_t)r * items + i], (unsigned long long)all[i]);
         }
     }

@@ -54,7 +54,7 @@ if not tmp:  # the outer process: makes the name spaces, and this script again a
 
 program = args.program
 MPIRUN = shutil.which("mpirun")
-CLEAN = dict(clean_environment(), OMP_NUM_THREADS="1", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", TMPDIR=tmp)
+CLEAN = dict(clean_environment(), OMP_NUM_THREADS="1", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", TMPDIR=tmp, GPT_JOB_TOKEN="of this check")
 T, WATCHDOG = 32, 3
 STEPS = f"--train-data train.bin --val-data train.bin --seq-len {T} --learning-rate 1e-3 --layers 2 --heads 4 --channels 64 --vocab-size {V} --sample-every 0 --val-every 0 --val-steps 0 -b 2"
 

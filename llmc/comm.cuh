@@ -25,16 +25,15 @@
 typedef enum { COMM_GRADIENTS, COMM_WEIGHTS, COMM_SCALES, COMM_SCALARS, NUM_COMM_CLASSES } CommClass;
 static const char* const comm_class_names[NUM_COMM_CLASSES] = {"gradients", "weights", "scales", "scalars"};
 
+typedef struct { cudaEvent_t* events; int count, used; } CommMarks;  // reused, owned
+
 typedef struct Comm {
     int rank, size;
     bool exact;                             // f32 sums of BF16 gradients
     Device* dev;
     cudaStream_t stream;
     cudaEvent_t ready, done;                // main -> communication, communication -> main
-    cudaEvent_t* marks;                     // begin and end of each stretch of collectives since comm_clear; reused, owned
-    int num_marks, marks_used;
-    cudaEvent_t wait_begin, wait_end;       // the main stream's last wait
-    bool waited;
+    CommMarks busy, waits;                  // begin and end of each stretch of collectives, of each wait of the main stream, since comm_clear
     uint64_t bytes[NUM_COMM_CLASSES];       // sent since comm_clear
     void* scratch;                          // exact: (size, shard) of the largest tensor
     size_t scratch_bytes;
@@ -82,8 +81,6 @@ static inline void comm_init(Comm* comm, Device* dev, int rank, int size, const 
     cudaCheck(cudaStreamCreateWithFlags(&comm->stream, cudaStreamNonBlocking));
     cudaCheck(cudaEventCreateWithFlags(&comm->ready, cudaEventDisableTiming));
     cudaCheck(cudaEventCreateWithFlags(&comm->done, cudaEventDisableTiming));
-    cudaCheck(cudaEventCreate(&comm->wait_begin));
-    cudaCheck(cudaEventCreate(&comm->wait_end));
 #else
     (void)id;
     fail("build with NCCL (it comes with CUDA, or from your distribution: libnccl-dev), or start one process", "this program was built without NCCL: it trains on one GPU, not %d", size);
@@ -95,9 +92,11 @@ static inline void comm_free(Comm* comm) {
 #ifdef COMM_WITH_NCCL
     ncclCheck(ncclCommDestroy(comm->nccl));
     cudaCheck(cudaStreamDestroy(comm->stream));
-    for (cudaEvent_t event : {comm->ready, comm->done, comm->wait_begin, comm->wait_end}) { cudaCheck(cudaEventDestroy(event)); }
-    for (int i = 0; i < comm->num_marks; i++) { cudaCheck(cudaEventDestroy(comm->marks[i])); }
-    free(comm->marks);
+    for (cudaEvent_t event : {comm->ready, comm->done}) { cudaCheck(cudaEventDestroy(event)); }
+    for (CommMarks* marks : {&comm->busy, &comm->waits}) {
+        for (int i = 0; i < marks->count; i++) { cudaCheck(cudaEventDestroy(marks->events[i])); }
+        free(marks->events);
+    }
     cudaCheck(cudaFree(comm->scratch));
 #endif
     comm->size = 1;
@@ -106,13 +105,23 @@ static inline void comm_free(Comm* comm) {
 // ----------------------------------------------------------------------------
 // order of the two streams, and time
 
-static inline void comm_mark(Comm* comm) {
-    if (comm->marks_used == comm->num_marks) {
-        comm->marks = (cudaEvent_t*)realloc(comm->marks, (comm->num_marks + 1) * sizeof(cudaEvent_t));
-        require(comm->marks, "", "out of memory for %d events", comm->num_marks + 1);
-        cudaCheck(cudaEventCreate(&comm->marks[comm->num_marks++]));
+static inline void comm_mark(CommMarks* marks, cudaStream_t stream) {
+    if (marks->used == marks->count) {
+        marks->events = (cudaEvent_t*)realloc(marks->events, (marks->count + 1) * sizeof(cudaEvent_t));
+        require(marks->events, "", "out of memory for %d events", marks->count + 1);
+        cudaCheck(cudaEventCreate(&marks->events[marks->count++]));
     }
-    cudaCheck(cudaEventRecord(comm->marks[comm->marks_used++], comm->stream));
+    cudaCheck(cudaEventRecord(marks->events[marks->used++], stream));
+}
+// Milliseconds between the pairs; their streams must be idle.
+static inline double comm_marked_ms(const CommMarks* marks) {
+    double sum = 0.0;
+    for (int i = 0; i + 1 < marks->used; i += 2) {
+        float ms = 0.0f;
+        cudaCheck(cudaEventElapsedTime(&ms, marks->events[i], marks->events[i + 1]));
+        sum += ms;
+    }
+    return sum;
 }
 
 // What follows on the communication stream waits for what the main stream has enqueued so far. Ends with comm_end.
@@ -120,38 +129,27 @@ static inline void comm_fork(Comm* comm) {
     if (comm->size == 1) { return; }
     cudaCheck(cudaEventRecord(comm->ready, comm->dev->stream));
     cudaCheck(cudaStreamWaitEvent(comm->stream, comm->ready, 0));
-    comm_mark(comm);
+    comm_mark(&comm->busy, comm->stream);
 }
-static inline void comm_end(Comm* comm) { if (comm->size > 1) { comm_mark(comm); } }
+static inline void comm_end(Comm* comm) { if (comm->size > 1) { comm_mark(&comm->busy, comm->stream); } }
 
 // What follows on the main stream waits for all collectives so far.
 static inline void comm_join(Comm* comm) {
     if (comm->size == 1) { return; }
     cudaCheck(cudaEventRecord(comm->done, comm->stream));
-    cudaCheck(cudaEventRecord(comm->wait_begin, comm->dev->stream));
+    comm_mark(&comm->waits, comm->dev->stream);
     cudaCheck(cudaStreamWaitEvent(comm->dev->stream, comm->done, 0));
-    cudaCheck(cudaEventRecord(comm->wait_end, comm->dev->stream));
-    comm->waited = true;
+    comm_mark(&comm->waits, comm->dev->stream);
 }
 
 // Milliseconds since comm_clear; both streams must be idle. The CPU device runs collectives when they are enqueued: nothing is hidden there.
 static inline void comm_times(Comm* comm, double* busy, double* exposed) {
-    *busy = *exposed = 0.0;
-    for (int i = 0; i + 1 < comm->marks_used; i += 2) {
-        float ms = 0.0f;
-        cudaCheck(cudaEventElapsedTime(&ms, comm->marks[i], comm->marks[i + 1]));
-        *busy += ms;
-    }
-    if (comm->dev->is_cpu) { *exposed = *busy; return; }
-    if (comm->waited) {
-        float ms = 0.0f;
-        cudaCheck(cudaEventElapsedTime(&ms, comm->wait_begin, comm->wait_end));
-        *exposed = ms < *busy ? ms : *busy;
-    }
+    *busy = comm_marked_ms(&comm->busy);
+    const double waited = comm->dev->is_cpu ? *busy : comm_marked_ms(&comm->waits);
+    *exposed = waited < *busy ? waited : *busy;
 }
 static inline void comm_clear(Comm* comm) {
-    comm->marks_used = 0;
-    comm->waited = false;
+    comm->busy.used = comm->waits.used = 0;
     memset(comm->bytes, 0, sizeof(comm->bytes));
 }
 
