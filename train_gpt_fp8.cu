@@ -415,8 +415,7 @@ static LayerBuffers<floatX> gpt_layer(GPT<floatX>* g, int l, size_t N) {
 template <class floatX>
 static size_t gpt_noise_blocks(GPT<floatX>* g) {
     const int C = g->config.channels, N = g->B * g->T;
-    const size_t activation = fp8_quantize_blocks(N, 4 * C), weight = fp8_quantize_blocks(4 * C, C);
-    return max(max(activation, weight), max(fp8_quantize_blocks(3 * C, C), fp8_quantize_blocks(C, 4 * C)));
+    return max(fp8_quantize_blocks(N, 4 * C), fp8_quantize_blocks(4 * C, C));
 }
 
 // Keeps linear layers in BF16: "0,-1,fcproj,3.qkv" are layer 0, the last one, fcproj of all layers, qkv of layer 3.
@@ -935,6 +934,18 @@ static GemmShape gpt_linear_shape(GPT<floatX>* g, Pass pass, int i, int N, bool 
                         {r->recipe->by_x, r->recipe->by_w, r->recipe->by_dy});
 }
 
+// Plans one pass of linear layer i on N tokens, in FP8 and in the plain type, as far as a layer has it or the guard may want it.
+template <class floatX>
+static void gpt_plan_linear(GPT<floatX>* g, Pass pass, int i, int N, const char* name) {
+    bool fp8 = false, plain = g->fp8_guarded;
+    for (int l = 0; l < g->config.num_layers; l++) { (gpt_linear_fp8(g, l, i) && !(pass == PASS_WGRAD && g->fp8_wgrad_bf16) ? fp8 : plain) = true; }
+    for (int k = 0; k < 2; k++) {
+        if (!(k ? fp8 : plain)) { continue; }
+        GemmShape s = gpt_linear_shape(g, pass, i, N, k);
+        gemm_plan_or_fail(g->dev, &s, name);
+    }
+}
+
 // Plans every product of a training step, so that what the library refuses is said before training starts.
 template <class floatX>
 static void gpt_plan(GPT<floatX>* g) {
@@ -945,13 +956,7 @@ static void gpt_plan(GPT<floatX>* g) {
         for (int pass = 0; pass < NUM_PASSES; pass++) {
             char name[64];
             snprintf(name, sizeof(name), "%s %s", linear_names[i], pass_names[pass]);
-            bool fp8 = false, plain = g->fp8_guarded;
-            for (int l = 0; l < g->config.num_layers; l++) { (gpt_linear_fp8(g, l, i) && !(pass == PASS_WGRAD && g->fp8_wgrad_bf16) ? fp8 : plain) = true; }
-            for (int k = 0; k < 2; k++) {
-                if (!(k ? fp8 : plain)) { continue; }
-                GemmShape s = gpt_linear_shape(g, (Pass)pass, i, N, k);
-                gemm_plan_or_fail(dev, &s, name);
-            }
+            gpt_plan_linear(g, (Pass)pass, i, N, name);
         }
     }
     for (int pass = 0; pass < NUM_PASSES; pass++) {
@@ -980,8 +985,8 @@ static int sample_padded_length(int context, int T) { return min(T, ROUND_UP(con
 // How many of n tokens are the context of the next one: all, or once they are more than T, the rest of a window that slid by half.
 static int sample_context(size_t n, int T) { return n <= (size_t)T ? (int)n : (int)(T / 2 + (n - T - 1) % (T - T / 2) + 1); }
 
-// Plans the products of sampling after `start` tokens, until there are `end`, in a window of T <= g->T: a first pass over the context, passes over the half that is kept when it
-// slides, and a token at a time between them.
+// Plans the products of sampling after `start` tokens, until there are `end`, in a window of T <= g->T: a first pass over the context, passes over the half
+// that is kept when it slides, and a token at a time between them.
 template <class floatX>
 static void gpt_plan_sampling(GPT<floatX>* g, int T, size_t start, size_t end) {
     const int C = g->config.channels, NH = g->config.num_heads;
@@ -992,12 +997,7 @@ static void gpt_plan_sampling(GPT<floatX>* g, int T, size_t start, size_t end) {
     for (int pass = 0; pass < 3; pass++) {
         const int rows = passes[pass];
         if (!rows) { continue; }
-        for (int i = 0; i < NUM_LINEARS; i++) {
-            for (int l = 0; l < g->config.num_layers; l++) {
-                s = gpt_linear_shape(g, PASS_FPROP, i, rows, gpt_linear_fp8(g, l, i));
-                gemm_plan_or_fail(g->dev, &s, linear_names[i]);
-            }
-        }
+        for (int i = 0; i < NUM_LINEARS; i++) { gpt_plan_linear(g, PASS_FPROP, i, rows, linear_names[i]); }
         for (int heads : {attention_group(NH, rows), NH % attention_group(NH, rows)}) {
             if (!heads || pass == 0) { continue; }  // attention_decode has no products
             s = attention_scores_shape(X, heads, rows, C / NH, 3 * C, 3 * C);
@@ -2255,7 +2255,7 @@ static void run_report_fp8(Run* run, GPT<floatX>* g, Fp8Due due) {
     char message[256];
     const char* broken = fp8_scaling_check(s, &h, 0, n, 0, message);
     if (broken) { fail("this is a defect of the program: please report it", "FP8 scaling state: %s", broken); }
-    const Fp8Guard guard = {o->fp8_guard_saturated, o->fp8_guard_flushed, o->fp8_guard_steps};
+    const Fp8Guard guard = {o->fp8_guard_saturated, o->fp8_guard_flushed};
     for (int k = 0; due.guard && k < linears; k++) {
         const int l = k % s->layers, i = k / s->layers;
         char name[48], why[128];
@@ -2267,7 +2267,7 @@ static void run_report_fp8(Run* run, GPT<floatX>* g, Fp8Due due) {
             for (int slot = k; slot < n; slot += linears) {
                 if (!fp8_guard_trips(&guard, shares(slot), why)) { continue; }
                 gpt_switch_linear(g, l, i, true);
-                run->guard_until[k] = run->step + guard.steps;
+                run->guard_until[k] = run->step + o->fp8_guard_steps;
                 printf("fp8 guard: step %d: %s: %s: %s of layer %d is in BF16 until step %d\n", run->step, fp8_slot_name(s, slot, name), why, linear_names[i], l, run->guard_until[k]);
                 break;
             }

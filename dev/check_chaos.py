@@ -19,12 +19,11 @@ import re
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 
-from checking import Checks, ROOT, clean_environment, trainer
+from checking import Checks, ROOT, WAIT_FOR_ALL, clean_environment, free_port, trainer
 from llmc_files import Run, V, get, put, shard
 
 parser = argparse.ArgumentParser()
@@ -61,14 +60,7 @@ for ((rank = 0; rank < {P}; rank++)); do
     CHAOS_RANK=$rank {place} "$@" {more} >>{n}.out &
     pids+=($!)
 done
-worst=0
-for pid in "${{pids[@]}}"; do
-    told=1
-    while [ -n "$told" ]; do told='' code=0; wait $pid || code=$?; done
-    [ $code -gt $worst ] && worst=$code
-done
-exit $worst
-"""
+{wait}"""
 # The command of the script: its n-th start waits for n.go, which says what to do
 COMMAND = """#!/bin/bash
 cd {home} || exit 1
@@ -77,19 +69,6 @@ echo $n >starts
 while [ ! -f $n.go ]; do kill -0 {pid} || exit 1; sleep 0.01; done
 . ./$n.go
 """
-
-
-def free_port():
-    """Free, and so is the one above it, where the ranks meet; below those that systems hand out to anyone who connects."""
-    while True:
-        port = 20000 + random.randrange(5000) * 2
-        try:
-            for x in (port, port + 1):
-                with socket.socket() as s:
-                    s.bind(("127.0.0.1", x))
-            return port
-        except OSError:
-            pass
 
 
 def processes(mark):
@@ -141,7 +120,7 @@ def start_text(launcher, P, n, home, more):
         place = f"RANK=$rank WORLD_SIZE={P} LOCAL_RANK=$rank LOCAL_WORLD_SIZE={P} MASTER_ADDR=127.0.0.1 MASTER_PORT={free_port()} {program}"
     elif launcher == "a shared file":
         place = f"{program} -pn {P} -pr $rank -pi fs -pf {home}"
-    return (BY_MPIRUN if launcher == "mpirun" else BY_HAND).format(mark=f"{home}:{n}:", home=home, P=P, n=n, mpirun=MPIRUN, program=program, place=place, more=more)
+    return (BY_MPIRUN if launcher == "mpirun" else BY_HAND).format(mark=f"{home}:{n}:", home=home, P=P, n=n, mpirun=MPIRUN, program=program, place=place, more=more, wait=WAIT_FOR_ALL)
 
 
 class Start:

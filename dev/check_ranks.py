@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 
-from checking import Checks, clean_environment, run, trainer
+from checking import Checks, clean_environment, free_port, run, trainer
 from llmc_files import LlmcLoader, Run, Shape, V, get, lookup_loss, model_bytes, put, questions_file, random_tokens, read_model, shard, weights
 
 parser = argparse.ArgumentParser()
@@ -44,20 +44,6 @@ program = trainer(c, args.program)
 # ---------------------------------------------------------------------------- jobs of several processes
 
 jobs = []
-ports = random.Random()  # of several checks at once, each its own
-
-
-def free_port():
-    """Free, and so is the one above it, where the ranks meet; below those that systems hand out to anyone who connects."""
-    while True:
-        port = 20000 + ports.randrange(5000) * 2
-        try:
-            for x in (port, port + 1):
-                with socket.socket() as s:
-                    s.bind(("127.0.0.1", x))
-            return port
-        except OSError:
-            pass
 
 
 class Result:

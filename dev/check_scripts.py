@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-from checking import Checks, ROOT, run, trainer
+from checking import Checks, ROOT, WAIT_FOR_ALL, run, trainer
 from llmc_files import Shape, get, model_bytes, put, shard, weights
 
 c = Checks()
@@ -177,14 +177,7 @@ for ((i = 0; i < TASKS; i++)); do
     SLURM_PROCID=$i SLURM_LOCALID=$i SLURM_NODEID=0 SLURM_STEP_NUM_TASKS=$TASKS SLURM_STEP_TASKS_PER_NODE=$TASKS SLURM_STEP_NODELIST=localhost SLURM_STEP_ID=$step "$@" &
     pids+=($!)
 done
-worst=0
-for pid in "${pids[@]}"; do
-    told=1
-    while [ -n "$told" ]; do told='' code=0; wait $pid || code=$?; done
-    [ $code -gt $worst ] && worst=$code
-done
-exit $worst
-"""
+""" + WAIT_FOR_ALL
 
 
 def end(job):

@@ -5,14 +5,26 @@ dev/run_tests.sh adds up and exits with 1 if a check failed. Standard library on
 """
 import fnmatch
 import os
+import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 import traceback
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+# The end of a launcher in bash, whose trap on a signal sets told=1: waits for all of pids, also through signals, and ends with the largest exit code
+WAIT_FOR_ALL = """worst=0
+for pid in "${pids[@]}"; do
+    told=1
+    while [ -n "$told" ]; do told='' code=0; wait $pid || code=$?; done
+    [ $code -gt $worst ] && worst=$code
+done
+exit $worst
+"""
 
 
 class Stop(BaseException):
@@ -74,6 +86,20 @@ def clean_environment():
     """This process' environment without what a launcher, or a make, around it has put there."""
     launchers = ("OMPI_", "PMI", "MPI_", "SLURM_", "TORCHELASTIC_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "GPT_", "GLOO_", "NCCL_", "MAKEFLAGS")
     return {k: v for k, v in os.environ.items() if not k.startswith(launchers)}
+
+
+def free_port():
+    """Free, and so is the one above it, where the ranks meet; below those that systems hand out to anyone who connects. Of several checks at once, each its own."""
+    ports = random.Random()
+    while True:
+        port = 20000 + ports.randrange(5000) * 2
+        try:
+            for x in (port, port + 1):
+                with socket.socket() as s:
+                    s.bind(("127.0.0.1", x))
+            return port
+        except OSError:
+            pass
 
 
 def trainer(c, given):

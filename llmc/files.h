@@ -19,6 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <string>
+
 #include "llmc/common.h"
 
 #define FILE_PATH_MAX 1024              // bytes of a path with its terminating 0
@@ -204,23 +206,23 @@ static inline double file_measure_writing(const char* folder, int rank, uint64_t
     void* data = mallocCheck(piece);
     memset(data, 0x5a, piece);  // not zeros, which some file systems do not store
     uint64_t done = 0;
-    double seconds = 0.0;
     bool ok = true;
     clock_gettime(CLOCK_MONOTONIC, &begin);
+    auto seconds = [&] {
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return (now.tv_sec - begin.tv_sec) + (now.tv_nsec - begin.tv_nsec) * 1e-9;
+    };
     do {
         const uint64_t n = bytes - done < piece ? bytes - done : piece;
         ok = file_put(fd, data, n, done) == 0;
         done += n;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        seconds = (now.tv_sec - begin.tv_sec) + (now.tv_nsec - begin.tv_nsec) * 1e-9;
-    } while (ok && done < bytes && seconds < 0.5);
+    } while (ok && done < bytes && seconds() < 0.5);
     ok = ok && fsync(fd) == 0;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    seconds = (now.tv_sec - begin.tv_sec) + (now.tv_nsec - begin.tv_nsec) * 1e-9;
+    const double took = seconds();
     free(data);
     close(fd);
     unlink(path);
-    return ok && seconds > 0.0 ? done / seconds : 0.0;
+    return ok && took > 0.0 ? done / took : 0.0;
 }
 
 // Bytes of host memory that this process could still take, by whichever limit is the nearest: the machine's, its control group's, ulimit -v.
@@ -509,6 +511,40 @@ static inline bool input_file_read(InputFile* f, void* data, uint64_t bytes, Fil
     if (!input_file_read_at(f, f->offset, data, bytes, error)) { return false; }
     f->offset += bytes;
     return true;
+}
+
+// ----------------------------------------------------------------------------
+// text files that grow by lines
+
+// Keeps the lines for which keeps(line, with its line break) is true; a last line without its end goes as well. Atomic; a file that stays as it is, or is not
+// there, is not touched.
+template <class Keeps>
+static inline bool file_keep_lines(const char* path, Keeps keeps, FileError* error) {
+    InputFile in;
+    if (access(path, F_OK) != 0) { return true; }
+    if (!input_file_open(&in, path, error)) { return false; }
+    std::string text(in.size, '\0'), kept;
+    bool ok = input_file_read(&in, &text[0], in.size, error);
+    input_file_close(&in);
+    if (!ok) { return false; }
+    for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
+        const std::string line = text.substr(at, end + 1 - at);
+        if (keeps(line)) { kept += line; }
+    }
+    if (kept == text) { return true; }
+    AtomicFile out;
+    return atomic_file_open(&out, path, kept.size(), error) && atomic_file_write(&out, kept.data(), kept.size(), error) && atomic_file_commit(&out, error);
+}
+
+// Appends whole lines with one write, or nothing. 0, an errno, or -1: the disk took a part only.
+static inline int file_append_lines(const char* path, const char* lines, size_t bytes) {
+    int fd = file_fault() ? -1 : open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0) { return errno; }
+    const ssize_t n = file_fault() ? -1 : write(fd, lines, bytes);
+    int code = n < 0 ? errno : n < (ssize_t)bytes ? -1 : 0;
+    if (n > 0 && code && ftruncate(fd, lseek(fd, 0, SEEK_END) - n) != 0) { code = errno; }  // no half lines
+    close(fd);
+    return code;
 }
 
 #endif

@@ -224,14 +224,6 @@ static inline void fp8_quantize(Fp8Scaling* s, int slot, Fp8Operand out, const b
     if (s->noise_on && !again) { fp8_measure_noise(s, slot, out, x, rows, cols, stream); }
     if (dbias) { column_sum(dbias, partial, rows / FP8_TILE, cols, stream); }
 }
-// The same where the recipe has one scale a tensor.
-static inline void fp8_quantize(Fp8Scaling* s, Fp8Role role, int layer, int linear, uint8_t* k, uint8_t* t, const bf16* x, int rows, int cols,
-                                float* dbias, float* bias_partial, cudaStream_t stream) {
-    const int slot = fp8_slot(s, role, layer, linear);
-    require(fp8_slot_granularity(s, slot) == FP8_BY_TENSOR, "choose a recipe with one scale a tensor", "recipe %s does not run here yet", s->recipe->name);
-    fp8_quantize(s, slot, fp8_operand(s, slot, k, t, NULL, NULL), x, rows, cols, dbias, bias_partial, false, stream);
-}
-
 // k (rows,cols) codes -> t (cols,rows), for codes that came from other ranks. One thread a 16 x 16 tile, as above.
 static __global__ void fp8_transpose_kernel1(uint8_t* t, const uint8_t* k, int rows, int cols) {
     int row0 = (blockIdx.x * 8 + threadIdx.x % 8) * FP8_TILE, col0 = (blockIdx.y * 8 + threadIdx.x / 8) * FP8_TILE;

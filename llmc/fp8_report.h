@@ -16,7 +16,7 @@
 
 typedef struct { double saturated, flushed; } Fp8Shares;   // of the elements quantized, 0 .. 1
 
-typedef struct { double saturated, flushed; int steps; } Fp8Guard;  // limits, and how many optimizer steps a layer stays in BF16
+typedef Fp8Shares Fp8Guard;  // the limits
 
 static inline Fp8Shares fp8_shares(double saturated, double flushed, double elements) {
     Fp8Shares s = {elements > 0 ? saturated / elements : 0.0, elements > 0 ? flushed / elements : 0.0};
@@ -53,32 +53,16 @@ static inline std::string fp8_json_line(const Fp8Scaling* s, const Fp8ScalingHos
            ",\"bf16\":" + (s->in_bf16[slot % (s->layers * NUM_LINEARS)] ? "true" : "false") + "}\n";
 }
 
-// Cuts the lines beyond `step`, and a last one without its end; keeps what is not ours. A file that is not there is fine.
+// Cuts the lines beyond `step`; keeps what is not ours.
 static inline bool fp8_log_cut(const char* path, int step, FileError* error) {
-    InputFile in;
-    if (access(path, F_OK) != 0) { return true; }
-    if (!input_file_open(&in, path, error)) { return false; }
-    std::string text(in.size, '\0'), kept;
-    bool ok = input_file_read(&in, &text[0], in.size, error);
-    input_file_close(&in);
-    if (!ok) { return false; }
-    for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
+    return file_keep_lines(path, [&](const std::string& line) {
         long s = 0;
-        if (sscanf(text.c_str() + at, "{\"step\":%ld", &s) != 1 || s <= step) { kept.append(text, at, end + 1 - at); }
-    }
-    if (kept == text) { return true; }
-    AtomicFile out;
-    return atomic_file_open(&out, path, kept.size(), error) && atomic_file_write(&out, kept.data(), kept.size(), error) && atomic_file_commit(&out, error);
+        return sscanf(line.c_str(), "{\"step\":%ld", &s) != 1 || s <= step;
+    }, error);
 }
 static inline bool fp8_log_append(const char* path, const std::string& lines, FileError* error) {
-    int fd = file_fault() ? -1 : open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (fd < 0) { return file_write_error(error, errno, "open", path, lines.size()); }
-    const ssize_t n = file_fault() ? -1 : write(fd, lines.data(), lines.size());
-    const int code = n < 0 ? errno : ENOSPC;
-    bool ok = n == (ssize_t)lines.size();
-    if (!ok && n > 0 && ftruncate(fd, lseek(fd, 0, SEEK_END) - n) != 0) { ok = false; }  // no half lines
-    close(fd);
-    return ok || file_write_error(error, code, "write", path, lines.size());
+    const int code = file_append_lines(path, lines.data(), lines.size());
+    return code == 0 || file_write_error(error, code < 0 ? ENOSPC : code, "write", path, lines.size());
 }
 
 #endif

@@ -393,15 +393,14 @@ static inline double fp8_sqnr(const Fp8ScalingHost* h, int slot) {
     if (!h->noise || !(h->noise[2 * slot] > 0.0)) { return NAN; }
     return 10.0 * log10(h->noise[2 * slot] / h->noise[2 * slot + 1]);
 }
-// A table of all training slots. elements (count): how many elements each slot quantized while counting, for the percentages; NULL: as the state itself knows.
-static inline void fp8_scaling_print(FILE* out, const Fp8Scaling* s, const Fp8ScalingHost* h, const double* elements = NULL) {
+// A table of all training slots.
+static inline void fp8_scaling_print(FILE* out, const Fp8Scaling* s, const Fp8ScalingHost* h) {
     fprintf(out, "fp8 tensor          format      amax         scale  saturated %%  flushed %%%s\n", h->noise ? "  SQNR dB" : "");
     for (int i = 0; i < fp8_training_slots(s); i++) {
         char name[48], scale[32];
         float amax;
         memcpy(&amax, &h->amax_step[i], 4);
-        double n = elements ? elements[i] : (double)s->elements[i];
-        n = n > 0 ? n : 1.0;
+        const double n = s->elements[i] ? (double)s->elements[i] : 1.0;
         const Fp8Granularity by = fp8_slot_granularity(s, i);
         if (by == FP8_BY_TENSOR) { snprintf(scale, sizeof(scale), "%.4e", h->scale[i]); } else { snprintf(scale, sizeof(scale), "per %s", fp8_granularity_names[by]); }
         fprintf(out, "%-20s %s %12.4e %12s %12.5f %10.5f", fp8_slot_name(s, i, name), fp8_slot_format(s, i) == FP8_E4M3 ? "E4M3" : "E5M2", amax, scale,

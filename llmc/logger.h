@@ -33,25 +33,13 @@ static inline bool logger_keeps(const char* line, int step) {
 
 // Cuts the file to the past of `step`; keeps the file as it is if nothing is to be cut.
 static inline bool logger_cut(Logger* log, int step, FileError* error) {
-    InputFile in;
-    if (access(log->path, F_OK) != 0) { return true; }
-    if (!input_file_open(&in, log->path, error)) { return false; }
-    std::string text(in.size, '\0'), kept;
-    bool ok = input_file_read(&in, &text[0], in.size, error);
-    input_file_close(&in);
-    if (!ok) { return false; }
     char prefix[32];
     snprintf(prefix, sizeof(prefix), "s:%d ", step);
-    for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {  // a last line without its end is cut as well
-        std::string line = text.substr(at, end + 1 - at);
-        if (!logger_keeps(line.c_str(), step)) { continue; }
-        kept += line;
-        if (!line.compare(0, strlen(prefix), prefix)) { log->repeated += line; }
-    }
-    if (kept == text) { return true; }
-    AtomicFile out;
-    return atomic_file_open(&out, log->path, kept.size(), error) && atomic_file_write(&out, kept.data(), kept.size(), error) &&
-        atomic_file_commit(&out, error);
+    return file_keep_lines(log->path, [&](const std::string& line) {
+        const bool keeps = logger_keeps(line.c_str(), step);
+        if (keeps && !line.compare(0, strlen(prefix), prefix)) { log->repeated += line; }
+        return keeps;
+    }, error);
 }
 
 // folder: output folder, exists; NULL or "": no log. resume_step: -1 = fresh start (empties main.log), else the step of the checkpoint resumed from (0: a
@@ -70,13 +58,9 @@ static inline bool logger_init(Logger* log, const char* folder, int resume_step,
 static inline void logger_write(Logger* log, const char* line) {
     if (!log->path[0]) { return; }
     if (log->repeated.find(line) != std::string::npos) { return; }
-    int fd = file_fault() ? -1 : open(log->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    ssize_t n = fd < 0 || file_fault() ? -1 : write(fd, line, strlen(line));
-    int code = errno;
-    if (n > 0 && n < (ssize_t)strlen(line) && ftruncate(fd, lseek(fd, 0, SEEK_END) - n) != 0) { code = errno; }  // no half lines
-    if (fd >= 0) { close(fd); }
-    if (n != (ssize_t)strlen(line) && !log->warned) {
-        fprintf(stderr, "WARNING: cannot write to '%s': %s; training goes on\n", log->path, n < 0 ? strerror(code) : "disk full");
+    const int code = file_append_lines(log->path, line, strlen(line));
+    if (code && !log->warned) {
+        fprintf(stderr, "WARNING: cannot write to '%s': %s; training goes on\n", log->path, code < 0 ? "disk full" : strerror(code));
         log->warned = true;
     }
 }

@@ -680,7 +680,7 @@ static void parity_check_codes(const char* path) {
             cudaCheck(cudaMemsetAsync(dbias, 0, r.cols * sizeof(float), dev.stream));
             amax_reduce(s.amax + slot, x, n, dev.stream);
             const bool bias = role == FP8_ROLE_DY;
-            fp8_quantize(&s, role, 0, linear, k, way == 1 ? NULL : t, x, r.rows, r.cols, bias ? dbias : NULL, bias ? partial : NULL, dev.stream);
+            fp8_quantize(&s, slot, fp8_operand(&s, slot, k, way == 1 ? NULL : t, NULL, NULL), x, r.rows, r.cols, bias ? dbias : NULL, bias ? partial : NULL, false, dev.stream);
             Fp8ScalingHost h;
             fp8_scaling_copy(&s, &h);
             const size_t wrong_sums = bias ? parity_count_wrong_sums(&r, fetch_values(dbias, r.cols)) : 0;

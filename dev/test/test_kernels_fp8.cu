@@ -136,7 +136,7 @@ static void test_invariants_special(void) {
             fp8_scaling_copy(&l->s, &before);
             set_amax(l, slot, bits);
             fp8_scaling_clear_counts(&l->s, l->lab.dev.stream);
-            fp8_quantize(&l->s, (Fp8Role)role, 1, LINEAR_FC, k, t, d_x, 16, 16, NULL, NULL, l->lab.dev.stream);
+            fp8_quantize(&l->s, slot, fp8_operand(&l->s, slot, k, t, NULL, NULL), d_x, 16, 16, NULL, NULL, false, l->lab.dev.stream);
             most = bits > most ? bits : most;
             CHECK(!check_state(l, 0, l->s.count, 256, message), "amax %08x: %s", bits, message);
             fp8_scaling_copy(&l->s, &after);
@@ -176,7 +176,7 @@ static void test_invariants_violated(void) {
     const int slot = fp8_slot(&l->s, FP8_ROLE_X, 1, LINEAR_FC), unused = fp8_slot(&l->s, FP8_ROLE_DY, 0, LINEAR_QKV);
     bf16* x = lab_put<bf16>(&l->lab, make_input<bf16>(INPUT_RANDOM, 256, 1));
     amax_reduce(l->s.amax + slot, x, 256, l->lab.dev.stream);
-    fp8_quantize(&l->s, FP8_ROLE_X, 1, LINEAR_FC, lab_alloc<uint8_t>(&l->lab, 256), (uint8_t*)NULL, x, 16, 16, NULL, NULL, l->lab.dev.stream);
+    fp8_quantize(&l->s, slot, fp8_operand(&l->s, slot, lab_alloc<uint8_t>(&l->lab, 256), NULL, NULL, NULL), x, 16, 16, NULL, NULL, false, l->lab.dev.stream);
     cudaCheck(cudaStreamSynchronize(l->lab.dev.stream));
     Fp8ScalingHost h;
     fp8_scaling_copy(&l->s, &h);
@@ -239,9 +239,9 @@ static void test_print(void) {
     const int slot = fp8_slot(&l->s, FP8_ROLE_DY, 0, LINEAR_FC);
     h.amax_step[slot] = 0x7fc00000;
     h.counts[2 * slot] = 25;
-    std::vector<double> elements(l->s.count, 1000.0);
+    for (int i = 0; i < l->s.count; i++) { l->s.elements[i] = 1000; }
     FILE* f = tmpfile();
-    fp8_scaling_print(f, &l->s, &h, elements.data());
+    fp8_scaling_print(f, &l->s, &h);
     rewind(f);
     char line[256];
     int lines = 0, found = 0;
@@ -280,7 +280,7 @@ static void check_quantize(ScalingLab* l, Fp8Role role, const Floats& x, int row
         set_amax(l, slot, amax_bits);
         fp8_scaling_clear_counts(&l->s, l->lab.dev.stream);
         l->s.count_on = mode == 0;
-        for (int pass = 0; pass < 2; pass++) { fp8_quantize(&l->s, role, 0, LINEAR_QKV, k, t, d_x, rows, cols, NULL, NULL, l->lab.dev.stream); }
+        for (int pass = 0; pass < 2; pass++) { fp8_quantize(&l->s, slot, fp8_operand(&l->s, slot, k, t, NULL, NULL), d_x, rows, cols, NULL, NULL, false, l->lab.dev.stream); }
         for (int order = 0; order < 2; order++) {
             if (!(order ? t : k)) { continue; }
             std::vector<uint8_t> got = lab_download(&l->lab, order ? t : k, n);
@@ -358,8 +358,8 @@ static void test_quantize_dbias(void) {
             float* partial2 = lab_alloc<float>(&l->lab, column_sum_partials(rows, cols));
             set_amax(l, slot, max_bits(x));
             for (int pass = 0; pass < 2; pass++) {
-                fp8_quantize(&l->s, FP8_ROLE_DY, 0, LINEAR_QKV, lab_alloc<uint8_t>(&l->lab, x.size()), lab_alloc<uint8_t>(&l->lab, x.size()), d_x,
-                    rows, cols, got, partial, l->lab.dev.stream);
+                const Fp8Operand q = fp8_operand(&l->s, slot, lab_alloc<uint8_t>(&l->lab, x.size()), lab_alloc<uint8_t>(&l->lab, x.size()), NULL, NULL);
+                fp8_quantize(&l->s, slot, q, d_x, rows, cols, got, partial, false, l->lab.dev.stream);
                 bias_backward(want, partial2, d_x, rows, cols, l->lab.dev.stream);
             }
             Floats sums = lab_get(&l->lab, got, cols);
@@ -385,7 +385,7 @@ static void test_quantize_repeats(void) {
         float *dbias = lab_zeros<float>(&l->lab, cols), *partial = lab_alloc<float>(&l->lab, column_sum_partials(rows, cols));
         set_amax(l, slot, bits_of(1.5f));  // below the true amax: some saturate
         fp8_scaling_clear_counts(&l->s, l->lab.dev.stream);
-        fp8_quantize(&l->s, FP8_ROLE_DY, 0, LINEAR_QKV, k, t, lab_put<bf16>(&l->lab, x), rows, cols, dbias, partial, l->lab.dev.stream);
+        fp8_quantize(&l->s, slot, fp8_operand(&l->s, slot, k, t, NULL, NULL), lab_put<bf16>(&l->lab, x), rows, cols, dbias, partial, false, l->lab.dev.stream);
         std::vector<uint8_t> all = lab_download(&l->lab, k, x.size()), more = lab_download(&l->lab, t, x.size());
         all.insert(all.end(), more.begin(), more.end());
         Floats sums = lab_get(&l->lab, dbias, cols);
@@ -403,7 +403,8 @@ static void quantize_odd(void* arg) {
     const int* size = (const int*)arg;
     ScalingLab* l = scaling_lab(1);
     uint8_t* k = lab_alloc<uint8_t>(&l->lab, size[0] * size[1]);
-    fp8_quantize(&l->s, FP8_ROLE_X, 0, LINEAR_QKV, k, NULL, lab_alloc<bf16>(&l->lab, size[0] * size[1]), size[0], size[1], NULL, NULL, l->lab.dev.stream);
+    const int slot = fp8_slot(&l->s, FP8_ROLE_X, 0, LINEAR_QKV);
+    fp8_quantize(&l->s, slot, fp8_operand(&l->s, slot, k, NULL, NULL, NULL), lab_alloc<bf16>(&l->lab, size[0] * size[1]), size[0], size[1], NULL, NULL, false, l->lab.dev.stream);
 }
 static void test_quantize_refuses(void) {
     const int sizes[][2] = {{24, 32}, {32, 24}, {8, 16}};

@@ -387,7 +387,7 @@ static Operand quantized(Lab* lab, Fp8Scaling* scaling, Fp8Role role, const Floa
     uint8_t *k = lab_alloc<uint8_t>(lab, x.size()), *t = with_t ? lab_alloc<uint8_t>(lab, x.size()) : NULL;
     fp8_scaling_begin(scaling, role, lab->dev.stream);
     amax_reduce(scaling->amax + slot, d_x, x.size(), lab->dev.stream);
-    fp8_quantize(scaling, role, 0, LINEAR_FC, k, t, d_x, rows, cols, NULL, NULL, lab->dev.stream);
+    fp8_quantize(scaling, slot, fp8_operand(scaling, slot, k, t, NULL, NULL), d_x, rows, cols, NULL, NULL, false, lab->dev.stream);
     std::vector<uint8_t> codes = lab_download(lab, k, x.size());
     float descale = lab_download(lab, scaling->descale + slot, 1)[0];
     values->resize(x.size());
