@@ -334,6 +334,41 @@ static void test_gpt_recompute_levels_give_equal_bits(void) {
     check_recompute<bf16>(false);
     for (const Fp8Recipe* r : runnable_recipes()) { check_recompute<bf16>(true, r); }
 }
+// Kernels that write FP8 codes themselves, against separate ones: gradients after two updates, so that weights and histories were written both ways; bytes of
+// quantizing and transposing a token and layer, in C, of the last step, with attention's output and gradient written by a library: 8C more than if they were fused.
+static void test_gpt_fused_producers_give_equal_bits(void) {
+    for (const Fp8Recipe* r : runnable_recipes()) {
+        for (int recompute = 0; recompute < 3; recompute++) {
+            uint64_t digest[2];
+            double traffic[2];
+            bool keep_t = false;
+            for (int fusion = 0; fusion < 2; fusion++) {
+                Model<bf16>* t = new Model<bf16>();
+                model_init(t, &small, 2, 32, true, recompute, 7, r);
+                t->gpt.fp8_fusion = fusion;
+                for (int step = 0; step < 3; step++) {
+                    t->gpt.scaling.traffic = 0;
+                    const float loss = model_gradients(t);
+                    if (step < 2) { gpt_update(&t->gpt, &t->opt, 1e-3f, loss, step); }
+                }
+                digest[fusion] = gradient_digest(&t->gpt);
+                traffic[fusion] = (double)t->gpt.scaling.traffic / (2 * 32 * small.num_layers * small.channels);
+                keep_t = t->gpt.fp8_keep_t;
+                model_free(t);
+            }
+            CHECK(digest[0] == digest[1], "recipe %s, recompute %d: gradients differ", r->name, recompute);
+            // 16C elements: x of qkv, attproj, fc, fcproj 7C, dY 9C; each written once an order; BF16 read by every pass
+            const double orders = keep_t ? 2.0 : 1.0, again = (recompute > 0 ? 4 : 0) + (recompute > 1 ? 2 : 0);  // recomputed x: read again, and without t its code made again
+            const bool fuses = r->passes == 1, fuses_again = r->by_x != FP8_BY_ROW;
+            const double codes = 16 * orders + (keep_t ? 0.0 : again), passes = r->by_x == FP8_BY_ROW ? 2.0 : 1.0, library = r->passes == 2 && r->by_x == FP8_BY_TENSOR ? 8.0 : 0.0;
+            const double apart = codes + 2 * passes * (16 + again) + library;
+            const double read = fuses ? 8.0 : 2 * passes * 16 + library;
+            const double fused = codes + read + (fuses_again ? 0.0 : 2 * passes * again);
+            CHECK(fabs(traffic[0] - apart) < 1e-9, "recipe %s, recompute %d: separate kernels move %.3f C, not %.3f C", r->name, recompute, traffic[0], apart);
+            CHECK(fabs(traffic[1] - fused) < 1e-9, "recipe %s, recompute %d: fused kernels move %.3f C, not %.3f C", r->name, recompute, traffic[1], fused);
+        }
+    }
+}
 
 // A global batch in 1, 2 or 4 micro-steps, or in such that do not divide it: in some, rows or positions only fill up and have no target. float32 losses over 8
 // steps differ by reduction noise only. The noise is measured: the same batch with its sequences in reverse order.
@@ -844,6 +879,7 @@ int main(int argc, char** argv) {
         {"gpt_bfloat16_gradients_point_as_float32", test_gpt_bfloat16_gradients_point_as_float32, QUICK},
         {"gpt_float8_gradients_point_as_float32", test_gpt_float8_gradients_point_as_float32, QUICK},
         {"gpt_initial_values_are_those_of_llmc", test_gpt_initial_values_are_those_of_llmc, SLOW},
+        {"gpt_fused_producers_give_equal_bits", test_gpt_fused_producers_give_equal_bits, SLOW},
         {"gpt_recompute_levels_give_equal_bits", test_gpt_recompute_levels_give_equal_bits, QUICK},
         {"gpt_micro_steps_split_changes_only_noise", test_gpt_micro_steps_split_changes_only_noise, QUICK},
         {"gpt_float8_scaling_invariants_hold", test_gpt_float8_scaling_invariants_hold, QUICK},

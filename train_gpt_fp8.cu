@@ -94,7 +94,9 @@
 #include "llmc/fp8_scaling.h"
 // defines: fp8_quantize, fp8_transpose
 #include "llmc/fp8_quantize.cuh"
-// defines: adamw_update_shard, AdamWParams, AdamWLayout, init_fast
+// defines: fp8_fuses, fp8_layernorm_forward, fp8_layernorm_again, fp8_layernorm_backward, fp8_gelu_forward, fp8_gelu_backward, fp8_adamw_fuses, fp8_adamw_update
+#include "llmc/fp8_producers.cuh"
+// defines: adamw_update_moments, AdamWParams, AdamWLayout, init_fast
 #include "llmc/adamw.cuh"
 // defines: sum_squares, sum_all
 #include "llmc/global_norm.cuh"
@@ -321,6 +323,7 @@ enum { SCALAR_LOSS, SCALAR_STOP, SCALAR_SAVE, SCALAR_SHARDS, SCALAR_OPERANDS, SC
     X(dresidual,  floatX,  N * C,                                     both,   MEM_SCRATCH) \
     X(dx,         floatX,  N * C,                                     both,   MEM_SCRATCH) /* gradient of a layernorm's output, of y, of lnf */ \
     X(dwide,      floatX,  N * 4 * C,                                 both,   MEM_SCRATCH) /* gradient of g, h, qkv; qkv of a token that is sampled, DECODE_ROWS rows */ \
+    X(ln_means,   float2,  N,                                         fp8,    MEM_SCRATCH) /* of the layernorm's backward at hand */ \
     X(partial,    float,   column_sum_partials((int)N, (int)(4 * C)), both,   MEM_SCRATCH) \
     X(norm_partial, float, norm_blocks,                               both,   MEM_SCRATCH) \
     X(scalars,    float,   NUM_SCALARS,                               both,   MEM_SCRATCH)
@@ -343,6 +346,7 @@ struct GPT {
     uint64_t num_parameters;
     bool fp8, fp8_keep_t;              // keep_t: operands have a transposed copy (all but 10.x with one scale a tensor)
     bool fp8_wgrad_bf16;               // gradients of weights are multiplied from BF16
+    bool fp8_fusion;                   // layernorm, GELU and AdamW write FP8 codes themselves where they can
     bool fp8_guarded;                  // any linear layer may move to BF16 and back
     int recompute;
     int gelu_fusion;                   // 1: fc's product applies GELU, 2: fcproj's dgrad its derivative as well; float32 and bfloat16 only
@@ -484,6 +488,7 @@ static void gpt_init(GPT<floatX>* g, Device* dev, Comm* comm, const ModelHeader*
     g->num_parameters = gpt_param_specs(g->spec, config);
     gpt_shard_specs(g->spec, comm->rank, comm->size, zero_stage);
     g->fp8 = fp8;
+    g->fp8_fusion = true;
     const Fp8Recipe* recipe = fp8 ? settings->recipe : NULL;
     g->fp8_keep_t = !device_fp8_any_layout(dev) || (fp8 && recipe->by_x != FP8_BY_TENSOR);
     g->has_master = has_master && sizeof(floatX) == 2;
@@ -743,8 +748,8 @@ static void gpt_masters_from_params(GPT<floatX>* g) {
 
 // ---------------------------------------------------------------------------- [D] forward
 
-// Operands of linear layer i of layer l. float32 and bfloat16 read the tensors as they are; float8 quantizes them. These four functions are all
-// that forward and backward know about FP8.
+// Operands of linear layer i of layer l. float32 and bfloat16 read the tensors as they are; float8 quantizes them, or lets the kernel that makes them write
+// the codes. These functions are all that forward and backward know about FP8.
 
 // An FP8 operand as a product reads it.
 template <class floatX>
@@ -752,15 +757,25 @@ static Operand gpt_fp8_operand(GPT<floatX>* g, int slot, Fp8Operand q, int rows,
     return {q.k, q.t, q.k_scale, q.t_scale, fp8_slot_granularity(&g->scaling, slot), dtype_of_fp8(fp8_slot_format(&g->scaling, slot)), rows, cols};
 }
 
-// x (N,cols), whose amax was recorded if the recipe needs it: FP8 codes into saved, with descales (what backward needs), and scratch.
+// Where x is quantized to: codes and descales that backward needs into saved, the others into scratch. saved NULL: backward makes its own.
+template <class floatX>
+static Fp8Operand gpt_fp8_x(GPT<floatX>* g, Fp8Role role, int slot, uint8_t* saved, uint8_t* saved_scales) {
+    const bool keeps_k = !g->fp8_keep_t && saved;  // which order backward reads
+    return fp8_operand(&g->scaling, slot, keeps_k ? saved : g->acts.operand_k, keeps_k || role == FP8_ROLE_EVAL_X ? NULL : saved, g->acts.k_scales, saved_scales);
+}
+// Is this operand written by the kernel that makes it?
+template <class floatX>
+static bool gpt_fuses(GPT<floatX>* g, Fp8Role role, int l, int i) {
+    return g->fp8_fusion && gpt_linear_fp8(g, l, i) && fp8_fuses(&g->scaling, fp8_slot(&g->scaling, role, l, i), false);
+}
+// x (N,cols), whose amax was recorded if the recipe needs it: FP8 codes, or the tensor itself.
 template <class floatX>
 static Operand gpt_operand_x(GPT<floatX>* g, Fp8Role role, int l, int i, floatX* x, uint8_t* saved, uint8_t* saved_scales, int N, int cols) {
     if constexpr (sizeof(floatX) == 2) {
         if (gpt_linear_fp8(g, l, i)) {
             Fp8Scaling* s = &g->scaling;
             const int slot = fp8_slot(s, role, l, i);
-            const bool keeps_k = !g->fp8_keep_t && saved;  // which order backward reads
-            const Fp8Operand q = fp8_operand(s, slot, keeps_k ? saved : g->acts.operand_k, keeps_k || role == FP8_ROLE_EVAL_X ? NULL : saved, g->acts.k_scales, saved_scales);
+            const Fp8Operand q = gpt_fp8_x(g, role, slot, saved, saved_scales);
             fp8_quantize(s, slot, q, x, N, cols, NULL, NULL, false, g->dev->stream);
             return gpt_fp8_operand(g, slot, q, N, cols);
         }
@@ -771,19 +786,23 @@ static Operand gpt_operand_x(GPT<floatX>* g, Fp8Role role, int l, int i, floatX*
 // Are this layer's weight gradients multiplied from BF16, by what backward makes again?
 template <class floatX>
 static bool gpt_plain_wgrad(GPT<floatX>* g, int l, int i) { return g->fp8 && (g->fp8_wgrad_bf16 || !fp8_linear_on(&g->scaling, l, i)); }
-// The same in backward: what forward saved. recomputed: x was made again (a recompute level), so its codes are as well, with forward's scale.
-template <class floatX>
-static Operand gpt_saved_x(GPT<floatX>* g, int l, int i, floatX* x, uint8_t* saved, uint8_t* saved_scales, int N, int cols, bool recomputed) {
+// The same in backward: what forward saved. again(slot, q, fuses): makes x again where a recompute level or a product in BF16 wants that: as codes into q with
+// forward's scale if fuses, else as x; slot -1: there are no codes.
+template <class floatX, class Again>
+static Operand gpt_saved_x(GPT<floatX>* g, int l, int i, floatX* x, uint8_t* saved, uint8_t* saved_scales, int N, int cols, bool recomputed, Again again) {
     if constexpr (sizeof(floatX) == 2) {
         if (g->fp8 && !gpt_plain_wgrad(g, l, i)) {
             Fp8Scaling* s = &g->scaling;
             const int slot = fp8_slot(s, FP8_ROLE_X, l, i);
             const Fp8Operand q = fp8_operand(s, slot, g->fp8_keep_t ? NULL : saved, g->fp8_keep_t ? saved : NULL, NULL, saved_scales);
-            if (recomputed) { fp8_quantize(s, slot, q, x, N, cols, NULL, NULL, true, g->dev->stream); }
+            const bool fuses = g->fp8_fusion && fp8_fuses(s, slot, true);
+            if (recomputed) { again(slot, q, fuses); }
+            if (recomputed && !fuses) { fp8_quantize(s, slot, q, x, N, cols, NULL, NULL, true, g->dev->stream); }
             return gpt_fp8_operand(g, slot, q, N, cols);
         }
     }
-    (void)l; (void)i; (void)saved; (void)saved_scales; (void)recomputed;
+    (void)saved; (void)saved_scales;
+    if (recomputed || gpt_plain_wgrad(g, l, i)) { again(-1, Fp8Operand(), false); }
     return operand_plain(x, N, cols);
 }
 template <class floatX>
@@ -791,6 +810,11 @@ static Operand gpt_operand_w(GPT<floatX>* g, int l, int i) {
     const ParamSpec* spec = &g->spec[linear_weight[i]];
     if (gpt_linear_fp8(g, l, i)) { return gpt_fp8_operand(g, fp8_slot(&g->scaling, FP8_ROLE_W, l, i), gpt_weight_operand(g, l, i), spec->rows, spec->cols); }
     return operand_plain(gpt_param(g, linear_weight[i], l), spec->rows, spec->cols);
+}
+// Where dY is quantized to.
+template <class floatX>
+static Fp8Operand gpt_fp8_dy(GPT<floatX>* g, int slot) {
+    return fp8_operand(&g->scaling, slot, g->acts.operand_k, g->fp8_keep_t && !g->fp8_wgrad_bf16 ? g->acts.operand_t : NULL, g->acts.k_scales, g->acts.t_scales);
 }
 // dY (N,OC), whose amax was recorded if the recipe needs it; on the way the bias gradient += its column sums.
 template <class floatX>
@@ -801,7 +825,7 @@ static Operand gpt_operand_dy(GPT<floatX>* g, int l, int i, floatX* dy, int N) {
         if (gpt_linear_fp8(g, l, i)) {
             Fp8Scaling* s = &g->scaling;
             const int slot = fp8_slot(s, FP8_ROLE_DY, l, i);
-            const Fp8Operand q = fp8_operand(s, slot, g->acts.operand_k, g->fp8_keep_t && !g->fp8_wgrad_bf16 ? g->acts.operand_t : NULL, g->acts.k_scales, g->acts.t_scales);
+            const Fp8Operand q = gpt_fp8_dy(g, slot);
             fp8_quantize(s, slot, q, dy, N, OC, dbias, g->acts.partial, false, g->dev->stream);
             return gpt_fp8_operand(g, slot, q, N, OC);
         }
@@ -823,6 +847,107 @@ template <class floatX>
 static unsigned* gpt_weight_amax(GPT<floatX>* g, int i) {
     for (int l = 0; l < g->config.num_layers; l++) { if (gpt_amax(g, FP8_ROLE_W, l, i)) { return g->scaling.amax + fp8_slot(&g->scaling, FP8_ROLE_W, 0, i); } }
     return NULL;
+}
+
+// x of linear layer i, the layernorm of residual (N,C) = inp + branch (NULL: of inp), which goes into ln unless its codes are written at once; M rows, those from
+// N on are garbage.
+template <class floatX>
+static Operand gpt_layernorm_x(GPT<floatX>* g, Fp8Role role, int l, int i, floatX* ln, float* mean, float* rstd, floatX* residual, floatX* inp, floatX* branch, uint8_t* saved,
+                               uint8_t* saved_scales, int N, int M) {
+    const int C = g->config.channels;
+    floatX *w = gpt_param(g, i == LINEAR_QKV ? P_ln1w : P_ln2w, l), *b = gpt_param(g, i == LINEAR_QKV ? P_ln1b : P_ln2b, l);
+    uint8_t* kept = g->recompute < 2 ? saved : NULL;
+    if constexpr (sizeof(floatX) == 2) {
+        if (gpt_fuses(g, role, l, i)) {
+            const int slot = fp8_slot(&g->scaling, role, l, i);
+            const Fp8Operand q = gpt_fp8_x(g, role, slot, kept, saved_scales);
+            fp8_layernorm_forward(&g->scaling, slot, q, mean, rstd, residual, inp, branch, w, b, N, M, C, g->dev->stream);
+            return gpt_fp8_operand(g, slot, q, M, C);
+        }
+    }
+    layernorm_forward(ln, mean, rstd, residual, inp, branch, w, b, N, C, gpt_amax(g, role, l, i), g->dev->stream);
+    return gpt_operand_x(g, role, l, i, ln, kept, saved_scales, M, C);
+}
+// The same in backward: the residual's sum and its statistics are there.
+template <class floatX>
+static Operand gpt_saved_layernorm_x(GPT<floatX>* g, int l, int i, floatX* ln, float* mean, float* rstd, floatX* residual, uint8_t* saved, uint8_t* saved_scales, int N) {
+    const int C = g->config.channels;
+    floatX *w = gpt_param(g, i == LINEAR_QKV ? P_ln1w : P_ln2w, l), *b = gpt_param(g, i == LINEAR_QKV ? P_ln1b : P_ln2b, l);
+    return gpt_saved_x(g, l, i, ln, saved, saved_scales, N, C, g->recompute >= 2, [&](int slot, Fp8Operand q, bool fuses) {
+        if constexpr (sizeof(floatX) == 2) {
+            if (fuses) { fp8_layernorm_again(&g->scaling, slot, q, mean, rstd, residual, w, b, N, C, g->dev->stream); return; }
+        }
+        layernorm_forward(ln, mean, rstd, residual, residual, (floatX*)NULL, w, b, N, C, (unsigned*)NULL, g->dev->stream);
+    });
+}
+// x of fcproj: gelu(h), h (M,4C); N of its rows are real.
+template <class floatX>
+static Operand gpt_gelu_x(GPT<floatX>* g, Fp8Role role, int l, floatX* gelu, floatX* h, uint8_t* saved, uint8_t* saved_scales, int N, int M) {
+    const int cols = 4 * g->config.channels;
+    uint8_t* kept = g->recompute < 1 ? saved : NULL;
+    if constexpr (sizeof(floatX) == 2) {
+        if (gpt_fuses(g, role, l, LINEAR_FCPROJ)) {
+            const int slot = fp8_slot(&g->scaling, role, l, LINEAR_FCPROJ);
+            const Fp8Operand q = gpt_fp8_x(g, role, slot, kept, saved_scales);
+            fp8_gelu_forward(&g->scaling, slot, q, h, M, cols, false, g->dev->stream);
+            return gpt_fp8_operand(g, slot, q, M, cols);
+        }
+    }
+    gelu_forward(gelu, h, (size_t)N * cols, gpt_amax(g, role, l, LINEAR_FCPROJ), g->dev->stream);
+    return gpt_operand_x(g, role, l, LINEAR_FCPROJ, gelu, kept, saved_scales, M, cols);
+}
+template <class floatX>
+static Operand gpt_saved_gelu_x(GPT<floatX>* g, int l, floatX* gelu, floatX* h, uint8_t* saved, uint8_t* saved_scales, int N) {
+    const int cols = 4 * g->config.channels;
+    return gpt_saved_x(g, l, LINEAR_FCPROJ, gelu, saved, saved_scales, N, cols, g->recompute >= 1, [&](int slot, Fp8Operand q, bool fuses) {
+        if constexpr (sizeof(floatX) == 2) {
+            if (fuses) { fp8_gelu_forward(&g->scaling, slot, q, h, N, cols, true, g->dev->stream); return; }
+        }
+        (void)slot; (void)q; (void)fuses;
+        gelu_forward(gelu, h, (size_t)N * cols, (unsigned*)NULL, g->dev->stream);
+    });
+}
+// dY of fc: dgelu (N,4C), the gradient of gelu(h), becomes that of h, in place unless its codes are written at once.
+template <class floatX>
+static Operand gpt_gelu_dy(GPT<floatX>* g, int l, floatX* dgelu, floatX* h, int N) {
+    const int cols = 4 * g->config.channels;
+    if constexpr (sizeof(floatX) == 2) {
+        if (gpt_fuses(g, FP8_ROLE_DY, l, LINEAR_FC) && !gpt_plain_wgrad(g, l, LINEAR_FC)) {
+            const int slot = fp8_slot(&g->scaling, FP8_ROLE_DY, l, LINEAR_FC);
+            const Fp8Operand q = gpt_fp8_dy(g, slot);
+            fp8_gelu_backward(&g->scaling, slot, q, gpt_grad_f32(g, P_fcb, l), g->acts.partial, h, dgelu, N, cols, g->dev->stream);
+            return gpt_fp8_operand(g, slot, q, N, cols);
+        }
+    }
+    if (g->gelu_fusion < 2) { gelu_backward(dgelu, h, dgelu, (size_t)N * cols, gpt_amax(g, FP8_ROLE_DY, l, LINEAR_FC), g->dev->stream); }
+    return gpt_operand_dy(g, l, LINEAR_FC, dgelu, N);
+}
+// Backward of the layernorm of x (N,C), whose output's gradient is in acts.dx; the residual's gradient is then dY of linear layer i of layer l, which is returned
+// (l < 0: of none). pw, pb: that layernorm, of layer lw.
+template <class floatX>
+static Operand gpt_layernorm_dy(GPT<floatX>* g, int l, int i, ParamId pw, ParamId pb, int lw, floatX* x, float* mean, float* rstd, int N, bool accumulate) {
+    Activations<floatX>* a = &g->acts;
+    const int C = g->config.channels;
+    float *dw = gpt_grad_f32(g, pw, lw), *db = gpt_grad_f32(g, pb, lw);
+    if constexpr (sizeof(floatX) == 2) {
+        if (l >= 0 && gpt_fuses(g, FP8_ROLE_DY, l, i)) {
+            const int slot = fp8_slot(&g->scaling, FP8_ROLE_DY, l, i);
+            const Fp8Operand q = gpt_fp8_dy(g, slot);
+            fp8_layernorm_backward(&g->scaling, slot, q, gpt_grad_f32(g, linear_bias[i], l), a->dresidual, dw, db, a->partial, a->ln_means, a->dx, x, gpt_param(g, pw, lw), mean, rstd, N, C,
+                                   accumulate, g->dev->stream);
+            return gpt_fp8_operand(g, slot, q, N, C);
+        }
+    }
+    layernorm_backward(a->dresidual, dw, db, a->partial, a->dx, x, gpt_param(g, pw, lw), mean, rstd, N, C, accumulate, l >= 0 ? gpt_amax(g, FP8_ROLE_DY, l, i) : (unsigned*)NULL, g->dev->stream);
+    return l >= 0 ? gpt_operand_dy(g, l, i, a->dresidual, N) : operand_plain(a->dresidual, N, C);
+}
+// amax of a tensor that a library wrote, n elements, if a slot needs that.
+template <class floatX>
+static void gpt_record_amax(GPT<floatX>* g, Fp8Role role, int l, int i, floatX* x, size_t n) {
+    unsigned* amax = gpt_amax(g, role, l, i);
+    if (!amax) { return; }
+    fp8_count_traffic(&g->scaling, fp8_slot(&g->scaling, role, l, i), n, 1);
+    amax_reduce(amax, x, n, g->dev->stream);
 }
 template <class floatX>
 static bool gpt_fast_accum(GPT<floatX>* g, Pass pass) {
@@ -868,9 +993,7 @@ static void gpt_forward_trunk(GPT<floatX>* g, int B, int T, int past, Fp8Role ro
     for (int l = 0; l < L; l++) {
         LayerBuffers<floatX> b = gpt_layer(g, l, M);
         // attention: res2 = res1 + attproj(attention(qkv(ln1(res1)))); the sum itself is formed by the layernorm that reads it
-        layernorm_forward(b.ln1, b.mean1, b.rstd1, b.res1, l == 0 ? b.res1 : b.res1 - MC, l == 0 ? (floatX*)NULL : a->branch, gpt_param(g, P_ln1w, l), gpt_param(g, P_ln1b, l),
-                          N, C, gpt_amax(g, role, l, LINEAR_QKV), dev->stream);
-        Operand x = gpt_operand_x(g, role, l, LINEAR_QKV, b.ln1, b.ln1_q, b.ln1_s, M, C);
+        Operand x = gpt_layernorm_x(g, role, l, LINEAR_QKV, b.ln1, b.mean1, b.rstd1, b.res1, l == 0 ? b.res1 : b.res1 - MC, l == 0 ? (floatX*)NULL : a->branch, b.ln1_q, b.ln1_s, N, M);
         linear_forward(dev, past ? a->dwide : b.qkv, X, x, gpt_operand_w(g, l, LINEAR_QKV), gpt_param(g, P_qkvb, l), fast);
         if (past) {
             cudaCheck(cudaMemcpyAsync(b.qkv + 3 * C * (size_t)past, a->dwide, 3 * C * sizeof(floatX), cudaMemcpyDeviceToDevice, dev->stream));
@@ -878,20 +1001,19 @@ static void gpt_forward_trunk(GPT<floatX>* g, int B, int T, int past, Fp8Role ro
         } else {
             attention_forward(dev, b.y, b.lse, b.qkv, a->attention, B, T, C, NH);
         }
-        if (unsigned* amax = gpt_amax(g, role, l, LINEAR_ATTPROJ)) { amax_reduce(amax, b.y, NC, dev->stream); }
+        gpt_record_amax(g, role, l, LINEAR_ATTPROJ, b.y, NC);
         x = gpt_operand_x(g, role, l, LINEAR_ATTPROJ, b.y, b.y_q, b.y_s, M, C);
         linear_forward(dev, a->branch, X, x, gpt_operand_w(g, l, LINEAR_ATTPROJ), gpt_param(g, P_attprojb, l), fast);
 
         // MLP: res1 of the next layer = res2 + fcproj(gelu(fc(ln2(res2))))
-        layernorm_forward(b.ln2, b.mean2, b.rstd2, b.res2, b.res1, a->branch, gpt_param(g, P_ln2w, l), gpt_param(g, P_ln2b, l), N, C, gpt_amax(g, role, l, LINEAR_FC), dev->stream);
-        x = gpt_operand_x(g, role, l, LINEAR_FC, b.ln2, b.ln2_q, b.ln2_s, M, C);
+        x = gpt_layernorm_x(g, role, l, LINEAR_FC, b.ln2, b.mean2, b.rstd2, b.res2, b.res1, a->branch, b.ln2_q, b.ln2_s, N, M);
         if (g->gelu_fusion >= 1) {
             linear_forward_gelu(dev, b.gelu, b.h, x, gpt_operand_w(g, l, LINEAR_FC), gpt_param(g, P_fcb, l));
+            x = operand_plain(b.gelu, M, 4 * C);
         } else {
             linear_forward(dev, b.h, X, x, gpt_operand_w(g, l, LINEAR_FC), gpt_param(g, P_fcb, l), fast);
-            gelu_forward(b.gelu, b.h, 4 * NC, gpt_amax(g, role, l, LINEAR_FCPROJ), dev->stream);
+            x = gpt_gelu_x(g, role, l, b.gelu, b.h, b.gelu_q, b.gelu_s, N, M);
         }
-        x = gpt_operand_x(g, role, l, LINEAR_FCPROJ, b.gelu, b.gelu_q, b.gelu_s, M, 4 * C);
         linear_forward(dev, a->branch, X, x, gpt_operand_w(g, l, LINEAR_FCPROJ), gpt_param(g, P_fcprojb, l), fast);
     }
     floatX* last = a->residual + 2 * L * MC;
@@ -1051,43 +1173,34 @@ static void gpt_backward(GPT<floatX>* g, int B, int T, int groups, bool last) {
     const bool fast_d = gpt_fast_accum(g, PASS_DGRAD), fast_w = gpt_fast_accum(g, PASS_WGRAD);
     floatX *dres = a->dresidual, *dx = a->dx, *dwide = a->dwide;
     if (g->fp8) { fp8_scaling_begin(&g->scaling, FP8_ROLE_DY, dev->stream); }
-    layernorm_backward(dres, gpt_grad_f32(g, P_lnfw, 0), gpt_grad_f32(g, P_lnfb, 0), a->partial, dx, a->residual + 2 * L * NC, g->param[P_lnfw],
-                       a->ln_mean + (size_t)2 * L * N, a->ln_rstd + (size_t)2 * L * N, N, C, false, gpt_amax(g, FP8_ROLE_DY, L - 1, LINEAR_FCPROJ), dev->stream);
-    auto layernorm_again = [&](floatX* ln, float* mean, float* rstd, floatX* res, ParamId w, ParamId bias, int l) {  // of the sum that forward left in res
-        layernorm_forward(ln, mean, rstd, res, res, (floatX*)NULL, gpt_param(g, w, l), gpt_param(g, bias, l), N, C, (unsigned*)NULL, dev->stream);
-    };
+    Operand dy = gpt_layernorm_dy(g, L - 1, LINEAR_FCPROJ, P_lnfw, P_lnfb, 0, a->residual + 2 * L * NC, a->ln_mean + (size_t)2 * L * N, a->ln_rstd + (size_t)2 * L * N, N, false);
     for (int l = L - 1; l >= 0; l--) {
         LayerBuffers<floatX> b = gpt_layer(g, l, N);
         // MLP: dY of fcproj is the residual's gradient
-        if (g->recompute >= 1 || gpt_plain_wgrad(g, l, LINEAR_FCPROJ)) { gelu_forward(b.gelu, b.h, 4 * NC, (unsigned*)NULL, dev->stream); }
-        Operand dy = gpt_operand_dy(g, l, LINEAR_FCPROJ, dres, N);
         if (g->gelu_fusion >= 2) {
             linear_dgrad_gelu(dev, dwide, b.h, dy, gpt_operand_w(g, l, LINEAR_FCPROJ));
         } else {
             linear_dgrad(dev, dwide, X, dy, gpt_operand_w(g, l, LINEAR_FCPROJ), fast_d);
         }
         linear_wgrad(dev, gpt_grad_weight(g, P_fcprojw, l), X, gpt_wgrad_dy(g, l, LINEAR_FCPROJ, dy, dres),
-                     gpt_saved_x(g, l, LINEAR_FCPROJ, b.gelu, b.gelu_q, b.gelu_s, N, 4 * C, g->recompute >= 1), fast_w);
-        if (g->gelu_fusion < 2) { gelu_backward(dwide, b.h, dwide, 4 * NC, gpt_amax(g, FP8_ROLE_DY, l, LINEAR_FC), dev->stream); }
-        if (g->recompute >= 2 || gpt_plain_wgrad(g, l, LINEAR_FC)) { layernorm_again(b.ln2, b.mean2, b.rstd2, b.res2, P_ln2w, P_ln2b, l); }
-        dy = gpt_operand_dy(g, l, LINEAR_FC, dwide, N);
+                     gpt_saved_gelu_x(g, l, b.gelu, b.h, b.gelu_q, b.gelu_s, N), fast_w);
+        dy = gpt_gelu_dy(g, l, dwide, b.h, N);
         linear_dgrad(dev, dx, X, dy, gpt_operand_w(g, l, LINEAR_FC), fast_d);
-        linear_wgrad(dev, gpt_grad_weight(g, P_fcw, l), X, gpt_wgrad_dy(g, l, LINEAR_FC, dy, dwide), gpt_saved_x(g, l, LINEAR_FC, b.ln2, b.ln2_q, b.ln2_s, N, C, g->recompute >= 2), fast_w);
-        layernorm_backward(dres, gpt_grad_f32(g, P_ln2w, l), gpt_grad_f32(g, P_ln2b, l), a->partial, dx, b.res2, gpt_param(g, P_ln2w, l), b.mean2, b.rstd2, N, C, true,
-                           gpt_amax(g, FP8_ROLE_DY, l, LINEAR_ATTPROJ), dev->stream);
+        linear_wgrad(dev, gpt_grad_weight(g, P_fcw, l), X, gpt_wgrad_dy(g, l, LINEAR_FC, dy, dwide),
+                     gpt_saved_layernorm_x(g, l, LINEAR_FC, b.ln2, b.mean2, b.rstd2, b.res2, b.ln2_q, b.ln2_s, N), fast_w);
+        dy = gpt_layernorm_dy(g, l, LINEAR_ATTPROJ, P_ln2w, P_ln2b, l, b.res2, b.mean2, b.rstd2, N, true);
 
         // attention
-        dy = gpt_operand_dy(g, l, LINEAR_ATTPROJ, dres, N);
         linear_dgrad(dev, dx, X, dy, gpt_operand_w(g, l, LINEAR_ATTPROJ), fast_d);
-        linear_wgrad(dev, gpt_grad_weight(g, P_attprojw, l), X, gpt_wgrad_dy(g, l, LINEAR_ATTPROJ, dy, dres), gpt_saved_x(g, l, LINEAR_ATTPROJ, b.y, b.y_q, b.y_s, N, C, false), fast_w);
+        linear_wgrad(dev, gpt_grad_weight(g, P_attprojw, l), X, gpt_wgrad_dy(g, l, LINEAR_ATTPROJ, dy, dres),
+                     gpt_saved_x(g, l, LINEAR_ATTPROJ, b.y, b.y_q, b.y_s, N, C, false, [](int, Fp8Operand, bool) {}), fast_w);
         attention_backward(dev, dwide, dx, b.qkv, b.y, b.lse, a->attention, B, T, C, NH);
-        if (unsigned* amax = gpt_amax(g, FP8_ROLE_DY, l, LINEAR_QKV)) { amax_reduce(amax, dwide, 3 * NC, dev->stream); }
-        if (g->recompute >= 2 || gpt_plain_wgrad(g, l, LINEAR_QKV)) { layernorm_again(b.ln1, b.mean1, b.rstd1, b.res1, P_ln1w, P_ln1b, l); }
+        gpt_record_amax(g, FP8_ROLE_DY, l, LINEAR_QKV, dwide, 3 * NC);
         dy = gpt_operand_dy(g, l, LINEAR_QKV, dwide, N);
         linear_dgrad(dev, dx, X, dy, gpt_operand_w(g, l, LINEAR_QKV), fast_d);
-        linear_wgrad(dev, gpt_grad_weight(g, P_qkvw, l), X, gpt_wgrad_dy(g, l, LINEAR_QKV, dy, dwide), gpt_saved_x(g, l, LINEAR_QKV, b.ln1, b.ln1_q, b.ln1_s, N, C, g->recompute >= 2), fast_w);
-        layernorm_backward(dres, gpt_grad_f32(g, P_ln1w, l), gpt_grad_f32(g, P_ln1b, l), a->partial, dx, b.res1, gpt_param(g, P_ln1w, l), b.mean1, b.rstd1, N, C, true,
-                           l > 0 ? gpt_amax(g, FP8_ROLE_DY, l - 1, LINEAR_FCPROJ) : (unsigned*)NULL, dev->stream);
+        linear_wgrad(dev, gpt_grad_weight(g, P_qkvw, l), X, gpt_wgrad_dy(g, l, LINEAR_QKV, dy, dwide),
+                     gpt_saved_layernorm_x(g, l, LINEAR_QKV, b.ln1, b.mean1, b.rstd1, b.res1, b.ln1_q, b.ln1_s, N), fast_w);
+        dy = gpt_layernorm_dy(g, l - 1, LINEAR_FCPROJ, P_ln1w, P_ln1b, l, b.res1, b.mean1, b.rstd1, N, true);
         if (last) { gpt_reduce_gradients(g, l); }
     }
     encoder_backward(gpt_grad_f32(g, P_wte, 0), gpt_grad_f32(g, P_wpe, 0), dres, a->group_order, a->group_start, a->group_token, groups, B, T, C, dev->stream);
@@ -1221,6 +1334,13 @@ static void gpt_gather_weights(GPT<floatX>* g) {
     }
 }
 
+// Does AdamW write the FP8 codes of this weight, which is all this rank's?
+template <class floatX>
+static bool gpt_fuses_update(GPT<floatX>* g, int p, int l) {
+    const ParamSpec* s = &g->spec[p];
+    return g->fp8_fusion && !s->sharded && gpt_linear_fp8(g, l, s->linear) && fp8_adamw_fuses(&g->scaling, fp8_slot(&g->scaling, FP8_ROLE_W, l, s->linear), g->moment_type);
+}
+
 // One AdamW update of all tensors, then the FP8 weights from the new values. step: completed updates (0-based index of this one).
 template <class floatX>
 static void gpt_update(GPT<floatX>* g, const Options* o, float learning_rate, float norm, uint64_t step) {
@@ -1250,8 +1370,23 @@ static void gpt_update(GPT<floatX>* g, const Options* o, float learning_rate, fl
         adam.noise_key = noise_key(o->seed, step, 0, NOISE_PARAMETERS, p);
         adam.m_key = noise_key(o->seed, step, 0, NOISE_M, p);
         adam.v_key = noise_key(o->seed, step, 0, NOISE_V, p);
-        const AdamWLayout layout = {s->part, s->stride, s->first, s->held, s->state_stride, s->layers};
-        if (s->linear >= 0) {
+        AdamWLayout layout = {s->part, s->stride, s->first, s->held, s->state_stride, s->layers};
+        bool fused = false;
+        for (int l = 0; s->linear >= 0 && l < s->layers; l++) { fused |= gpt_fuses_update(g, p, l); }
+        if (fused) {
+            if constexpr (sizeof(floatX) == 2) {
+                for (int l = 0; l < s->layers; l++) {
+                    if (gpt_fuses_update(g, p, l)) {
+                        fp8_adamw_update(&g->scaling, fp8_slot(&g->scaling, FP8_ROLE_W, l, s->linear), gpt_weight_operand(g, l, s->linear), gpt_param(g, (ParamId)p, l),
+                                         slice(g->master[p], l, s->state_stride), g->moment_type, g->moments[p], gpt_grad_weight(g, (ParamId)p, l), l, s->rows, s->cols, adam, stream);
+                    } else {
+                        layout.layers = 1;
+                        layout.first_layer = l;
+                        adamw_update_moments(g->param[p], g->master[p], g->moment_type, g->moments[p], (floatX*)g->grad[p], layout, gpt_weight_amax(g, s->linear), adam, stream);
+                    }
+                }
+            }
+        } else if (s->linear >= 0) {
             adamw_update_moments(g->param[p], g->master[p], g->moment_type, g->moments[p], (floatX*)g->grad[p], layout, gpt_weight_amax(g, s->linear), adam, stream);
         } else {
             adamw_update_moments(g->param[p], g->master[p], g->moment_type, g->moments[p], (float*)g->grad[p], layout, (unsigned*)NULL, adam, stream);
@@ -1259,7 +1394,10 @@ static void gpt_update(GPT<floatX>* g, const Options* o, float learning_rate, fl
     }
     if (g->spec[P_wte].sharded) { gpt_gather_weights(g); }
     for (int i = 0; g->fp8 && i < NUM_LINEARS; i++) {
-        for (int l = 0; l < g->scaling.layers; l++) { if (!gpt_travels_as_codes(g, linear_weight[i], l)) { gpt_quantize_weight(g, l, i); } }
+        for (int l = 0; l < g->scaling.layers; l++) {
+            const int p = linear_weight[i];
+            if (!gpt_travels_as_codes(g, p, l) && !gpt_fuses_update(g, p, l)) { gpt_quantize_weight(g, l, i); }
+        }
     }
 }
 
@@ -2297,6 +2435,7 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
     if (g->fp8) {
         g->scaling.count_on = due.print || due.log || due.guard;
         g->scaling.noise_on = due.print || due.log;
+        g->scaling.traffic = 0;
     }
     comm_clear(&run->comm);
     const int64_t sequences = (int64_t)(run->total_tokens / o->seq_len);
@@ -2552,6 +2691,7 @@ static void run_main(Run* run, bool fp8) {
     g->gelu_fusion = fp8 ? 0 : o->gelu_fusion;
     g->fp8_wgrad_bf16 = fp8 && o->fp8_wgrad == OPT_WGRAD_BFLOAT16;
     g->fp8_guarded = fp8 && o->fp8_guard_every > 0;
+    g->fp8_fusion = o->fp8_fusion;
     if (fp8) { gpt_bf16_layers(g, o->fp8_bf16_layers); }
     run->guard_until.assign(config.num_layers * NUM_LINEARS, 0);
     g->moment_type = moments;
@@ -2626,6 +2766,10 @@ static void run_main(Run* run, bool fp8) {
     }
     run_finish_checkpoint(run, snapshot);
     if (run->ms_count > 0 && run->comm.size > 1) { run_print_comm(run); }
+    if (run->ms_count > 0 && fp8) {
+        const double traffic = g->scaling.traffic / ((double)run->accum * g->B * g->T * g->config.num_layers);
+        printf("to quantize and transpose, in the last step: %.1f bytes a token and layer (%.2f C)\n", traffic, traffic / g->config.channels);
+    }
     goodput_end(&run->goodput, run->exit_code == EXIT_SAVED ? GOODPUT_SAVED : GOODPUT_DONE, run->step, unix_seconds());
     char goodput[GOODPUT_TEXT_MAX];
     if (run->ms_count > 0) {

@@ -8,6 +8,7 @@
  *            step would otherwise never move it. With FP32 masters the same rounding makes the BF16 copy. For T = float there is nothing to round.
  * Amax:      of the new BF16 values of each part, for FP8 weights (amax + part; NULL: not taken).
  * Noise:     function of (key, element of the whole tensor): R6.
+ * Fused:     fp8_producers.cuh updates a weight and writes its FP8 codes in the same pass, by the same adamw_step8.
  * Moments:   f32, BF16 or 8 bits, as moments.cuh keeps them; the arithmetic is f32.
  * Tests:     dev/test/test_kernels_optimizer.cu
  */
@@ -26,14 +27,26 @@ typedef struct {
 
 #define ADAMW_BLOCK 256
 
-// The elements [first, first + held) of each of `layers` parts of `part` elements. param and grad lie `stride` elements from part to part, and are given
+// The elements [first, first + held) of each of `layers` parts of `part` elements, from part first_layer on. param and grad lie `stride` elements from part to part, and are given
 // from the part's first element; master and moments hold the shard alone, `state_stride` from part to part. first, held and the strides are multiples of 8.
-typedef struct { size_t part, stride, first, held, state_stride; int layers; } AdamWLayout;
+struct AdamWLayout { size_t part, stride, first, held, state_stride; int layers, first_layer = 0; };
+
+// Eight elements: p from g and the moments, which it updates. p is the master, in f32.
+static __device__ __forceinline__ void adamw_step8(float p[8], float m[8], float v[8], const float g[8], const AdamWParams& a) {
+    #pragma unroll
+    for (int e = 0; e < 8; e++) {
+        float x = g[e] * a.grad_scale;
+        m[e] = fmaf(a.beta1, m[e], fmaf(-a.beta1, x, x));
+        v[e] = fmaf(a.beta2, v[e], fmaf(-a.beta2, x * x, x * x));
+        float update = (m[e] / a.beta1_correction) / (sqrtf(v[e] / a.beta2_correction) + a.eps);
+        p[e] -= a.learning_rate * (update + a.weight_decay * p[e]);
+    }
+}
 
 // All lanes go through: those beyond the shard take part in their group's maximum.
 template <class T, class G, MomentType M>
 static __global__ void adamw_kernel1(T* param, float* master, Moments moments, const G* grad, AdamWLayout s, unsigned* amax, AdamWParams a) {
-    const size_t i = ((size_t)blockIdx.x * ADAMW_BLOCK + threadIdx.x) * 8, l = blockIdx.y;
+    const size_t i = ((size_t)blockIdx.x * ADAMW_BLOCK + threadIdx.x) * 8, l = s.first_layer + blockIdx.y;
     const bool inside = i < s.held;
     const size_t at = l * s.state_stride + i, at_param = l * s.stride + s.first + i;
     const uint64_t element = l * s.part + s.first + i;
@@ -44,13 +57,7 @@ static __global__ void adamw_kernel1(T* param, float* master, Moments moments, c
         if (master) { load8(p, master + at); } else { load8(p, param + at_param); }
         load8(g, grad + at_param);
         moments_load8<M>(mm, vv, moments, l, i);
-        for (int e = 0; e < 8; e++) {
-            float x = g[e] * a.grad_scale;
-            mm[e] = fmaf(a.beta1, mm[e], fmaf(-a.beta1, x, x));
-            vv[e] = fmaf(a.beta2, vv[e], fmaf(-a.beta2, x * x, x * x));
-            float update = (mm[e] / a.beta1_correction) / (sqrtf(vv[e] / a.beta2_correction) + a.eps);
-            p[e] -= a.learning_rate * (update + a.weight_decay * p[e]);
-        }
+        adamw_step8(p, mm, vv, g, a);
         if (master) { store8(master + at, p); }
         if (sizeof(T) == 2) {
             for (int e = 0; e < 8; e++) {
@@ -61,7 +68,7 @@ static __global__ void adamw_kernel1(T* param, float* master, Moments moments, c
         store8(param + at_param, p);
     }
     moments_store8<M>(moments, l, i, inside, mm, vv, element, a.m_key, a.v_key);
-    amax_record(amax ? amax + blockIdx.y : amax, local);
+    amax_record(amax ? amax + l : amax, local);
 }
 
 // Updates a shard (see AdamWLayout) of param T and master f32 (NULL: param is the master) and its moments from grad G. Enqueues only.

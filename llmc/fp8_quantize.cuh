@@ -27,10 +27,19 @@ static __device__ __forceinline__ void fp8_load_row(float x[FP8_TILE], const bf1
     load8(x + 8, row + 8);
 }
 
-template <Fp8Granularity BY, Fp8Format F, bool COUNT>
-static __global__ void __launch_bounds__(FP8_SINK_THREADS) fp8_quantize_kernel2(const bf16* x, float* bias_partial, Fp8SinkParams p) {
+// A source is what a tensor's values are made from: row(v, r, c) gives columns c .. c + 15 of row r, values that BF16 holds, once for each r and c. This one
+// reads them; those of fp8_producers.cuh compute them.
+struct Fp8TensorSource {
+    const bf16* x;
+    int cols;
+    __device__ __forceinline__ void row(float v[FP8_TILE], int r, int c) const { fp8_load_row(v, x + (size_t)r * cols + c); }
+};
+
+// Patches of 128 rows from first_block on.
+template <Fp8Granularity BY, Fp8Format F, bool COUNT, class Source>
+static __global__ void __launch_bounds__(FP8_SINK_THREADS) fp8_quantize_kernel3(Source source, float* bias_partial, Fp8SinkParams p, int first_block) {
     Sink<BY, F, COUNT> sink;
-    sink.begin(p, blockIdx.x, blockIdx.y);
+    sink.begin(p, first_block + blockIdx.x, blockIdx.y);
     if (sink.inside) {
         float sum[FP8_TILE];
         #pragma unroll
@@ -38,7 +47,7 @@ static __global__ void __launch_bounds__(FP8_SINK_THREADS) fp8_quantize_kernel2(
         #pragma unroll fp8_sink_unroll<BY>
         for (int r = 0; r < FP8_TILE; r++) {
             float v[FP8_TILE];
-            fp8_load_row(v, x + (size_t)(sink.row0 + r) * p.cols + sink.col0);
+            source.row(v, sink.row0 + r, sink.col0);
             #pragma unroll
             for (int i = 0; i < FP8_TILE; i++) { sum[i] += v[i]; }
             sink.put_row(r, v);
@@ -190,9 +199,9 @@ template <Fp8Granularity BY, Fp8Format F>
 static inline void fp8_quantize_launch(const bf16* x, float* bias_partial, const Fp8SinkParams& p, cudaStream_t stream) {
     const dim3 grid = fp8_quantize_grid(p.rows, p.cols), block(FP8_SINK_THREADS);
     if constexpr (BY == FP8_BY_TENSOR) {
-        if (!p.counts) { launch<fp8_quantize_kernel2<BY, F, false>>(grid, block, 0, stream, x, bias_partial, p); return; }
+        if (!p.counts) { launch<fp8_quantize_kernel3<BY, F, false, Fp8TensorSource>>(grid, block, 0, stream, Fp8TensorSource{x, p.cols}, bias_partial, p, 0); return; }
     }
-    launch<fp8_quantize_kernel2<BY, F, true>>(grid, block, 0, stream, x, bias_partial, p);
+    launch<fp8_quantize_kernel3<BY, F, true, Fp8TensorSource>>(grid, block, 0, stream, Fp8TensorSource{x, p.cols}, bias_partial, p, 0);
 }
 template <Fp8Granularity BY>
 static inline void fp8_quantize_launch(Fp8Format format, const bf16* x, float* bias_partial, const Fp8SinkParams& p, cudaStream_t stream) {
@@ -205,6 +214,7 @@ static inline void fp8_quantize_launch(Fp8Format format, const bf16* x, float* b
 static inline void fp8_quantize(Fp8Scaling* s, int slot, Fp8Operand out, const bf16* x, int rows, int cols, float* dbias, float* bias_partial, bool again, cudaStream_t stream) {
     const Fp8SinkParams p = fp8_sink_params(s, slot, out, rows, cols, again);
     const Fp8Format format = fp8_slot_format(s, slot);
+    fp8_count_traffic(s, slot, (size_t)rows * cols, fp8_slot_granularity(s, slot) == FP8_BY_ROW ? 2 : 1);
     float* partial = dbias ? bias_partial : NULL;
     switch (fp8_slot_granularity(s, slot)) {
     case FP8_BY_TENSOR: fp8_quantize_launch<FP8_BY_TENSOR>(format, x, partial, p, stream); break;

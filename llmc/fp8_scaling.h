@@ -45,6 +45,7 @@ typedef struct {
     double *noise, *noise_partial;  // [2 * slot] sum of x^2, [2 * slot + 1] of (x - dequantized)^2; scratch. NULL until fp8_scaling_alloc_noise
     size_t noise_blocks;        // for how many thread blocks there is scratch
     bool noise_on;              // quantizing is followed by measuring
+    unsigned long long traffic; // bytes of inputs and output gradients read and written only because they become FP8 (fp8_count_traffic); the caller clears it
     // host arrays (count)
     unsigned char* used;        // training slots: quantized in this optimizer step
     unsigned char* ready;       // training slots: the history is not empty
@@ -220,6 +221,10 @@ static inline void fp8_scaling_switch(Fp8Scaling* s, int layer, int linear, bool
     s->in_bf16[linear * s->layers + layer] = in_bf16;
 }
 
+static inline bool fp8_counts_traffic(const Fp8Scaling* s, int slot) {
+    const Fp8Role role = fp8_slot_role(s, slot);
+    return role == FP8_ROLE_X || role == FP8_ROLE_DY;
+}
 // What a Sink needs to write the operand of a slot (rows, cols): for the quantize kernel and for kernels that produce and quantize at once. Marks the slot as
 // used. again: the same elements were quantized before (a recompute level), so they are not counted.
 static inline Fp8SinkParams fp8_sink_params(Fp8Scaling* s, int slot, Fp8Operand out, int rows, int cols, bool again) {
@@ -234,8 +239,14 @@ static inline Fp8SinkParams fp8_sink_params(Fp8Scaling* s, int slot, Fp8Operand 
         const int orders = by == FP8_BY_TENSOR || by == FP8_BY_BLK128 ? 1 : (out.k != NULL) + (out.t != NULL);
         s->elements[slot] += (unsigned long long)rows * cols * orders;
     }
+    if (fp8_counts_traffic(s, slot)) { s->traffic += (unsigned long long)rows * cols * ((out.k != NULL) + (out.t != NULL)); }
     s->used[slot] = 1;
     return p;
+}
+// Passes over a BF16 tensor of n elements for the sake of a slot: to take its amax, or to quantize what a producer wrote. A pass that quantizes (the first one)
+// implies that the producer wrote it for nobody else. Scales are not counted, and a producer's own reading is not either.
+static inline void fp8_count_traffic(Fp8Scaling* s, int slot, size_t n, int passes) {
+    if (fp8_counts_traffic(s, slot)) { s->traffic += (unsigned long long)n * sizeof(bf16) * passes; }
 }
 // An operand whose scales lie where the recipe has them: with one scale a tensor that is the slot's descale, whatever is given.
 static inline Fp8Operand fp8_operand(const Fp8Scaling* s, int slot, uint8_t* k, uint8_t* t, void* k_scale, void* t_scale) {

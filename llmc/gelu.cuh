@@ -4,7 +4,7 @@
  *            gelu'(x) = s + 2 x s (1 - s) du/dx
  * Shapes:    inp, out, dout, dinp (n) T, n % 8 == 0, 16-byte aligned. Backward may run in place.
  * Numerics:  f32 inside, one rounding. The logistic form needs one exponential and one division, and loses nothing where tanh saturates.
- * Fused:     matmul.cuh can have cuBLASLt do both inside the product before (--dtype bfloat16 and float32); these kernels are what FP8 needs.
+ * Fused:     matmul.cuh can have cuBLASLt do both inside the product before (--dtype bfloat16 and float32); fp8_producers.cuh writes FP8 codes instead of T.
  * Amax:      of what is written (bits; NULL: not taken).
  * Tests:     dev/test/test_kernels_model.cu
  */
@@ -22,6 +22,14 @@ static __device__ __forceinline__ float gelu_gate(float x) {
     return 1.0f / (1.0f + dev_expf(-2.0f * u));
 }
 
+template <class T> static __device__ __forceinline__ float gelu_value(float x) { return to_float(from_float<T>(x * gelu_gate(x))); }
+template <class T> static __device__ __forceinline__ float gelu_gradient(float x, float dout) {
+    float s = gelu_gate(x);
+    float du = GELU_K * (1.0f + 3.0f * GELU_CUBIC * x * x);
+    float bend = s * (1.0f - s);  // 0 where the gate is shut or open; du may be inf there
+    return to_float(from_float<T>(dout * (s + (bend > 0.0f ? 2.0f * x * bend * du : 0.0f))));
+}
+
 template <class T>
 static __global__ void gelu_forward_kernel1(T* out, const T* inp, size_t n, unsigned* amax) {
     size_t i = ((size_t)blockIdx.x * GELU_BLOCK + threadIdx.x) * 8;
@@ -29,7 +37,7 @@ static __global__ void gelu_forward_kernel1(T* out, const T* inp, size_t n, unsi
     if (i < n) {
         float x[8];
         load8(x, inp + i);
-        for (int e = 0; e < 8; e++) { x[e] = to_float(from_float<T>(x[e] * gelu_gate(x[e]))); }
+        for (int e = 0; e < 8; e++) { x[e] = gelu_value<T>(x[e]); }
         store8(out + i, x);
         for (int e = 0; e < 8; e++) { local = max(local, abs_bits(x[e])); }
     }
@@ -44,12 +52,7 @@ static __global__ void gelu_backward_kernel1(T* dinp, const T* inp, const T* dou
         float x[8], g[8];
         load8(x, inp + i);
         load8(g, dout + i);
-        for (int e = 0; e < 8; e++) {
-            float s = gelu_gate(x[e]);
-            float du = GELU_K * (1.0f + 3.0f * GELU_CUBIC * x[e] * x[e]);
-            float bend = s * (1.0f - s);  // 0 where the gate is shut or open; du may be inf there
-            g[e] = to_float(from_float<T>(g[e] * (s + (bend > 0.0f ? 2.0f * x[e] * bend * du : 0.0f))));
-        }
+        for (int e = 0; e < 8; e++) { g[e] = gelu_gradient<T>(x[e], g[e]); }
         store8(dinp + i, g);
         for (int e = 0; e < 8; e++) { local = max(local, abs_bits(g[e])); }
     }

@@ -4,6 +4,7 @@
  * Shapes:    residual, inp, branch, out, dout (N,C) T; w, b (C) T; mean, rstd (N) f32; dw, db (C) f32. C % 8 == 0, pointers 16-byte aligned.
  * Numerics:  sums in f32; the residual is rounded to T before its statistics are taken, so that backward sees the same numbers.
  * Gradients: dw, db +=; the residual's gradient += (a residual stream collects from every branch), rounded to T once.
+ * Statistics only: forward without out, layernorm_backward_sums: fp8_producers.cuh makes the rest on the way into FP8, from the same two expressions.
  * Amax:      forward takes that of out, backward that of the new residual gradient: the next FP8 operands (bits, see amax.cuh; NULL: not taken).
  * Design:    one warp a row; the row is read again from L1 instead of being held, so that C is free. dw and db are a second kernel over columns
  *            in the two stages of column_sum.cuh: deterministic, and no shared memory.
@@ -17,6 +18,13 @@
 
 #define LAYERNORM_EPS 1e-5f
 #define LAYERNORM_ROWS 4  // rows (warps) a block
+
+// Rounded to T, as both ways of writing it must be (R1).
+template <class T> static __device__ __forceinline__ float layernorm_value(float x, float mean, float rstd, float w, float b) { return to_float(from_float<T>(fmaf((x - mean) * rstd, w, b))); }
+template <class T> static __device__ __forceinline__ float layernorm_gradient(float old, float dout, float x, float w, float mean, float rstd, float mean_d, float mean_dn) {
+    const float d = rstd * (dout * w - mean_d - (x - mean) * rstd * mean_dn);
+    return to_float(from_float<T>(old + d));
+}
 
 static __device__ __forceinline__ float sum8(const float x[8]) { return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7])); }
 
@@ -48,13 +56,13 @@ static __global__ void layernorm_forward_kernel1(T* out, float* mean, float* rst
     }
     float s = 1.0f / sqrtf(warp_sum(sum8(square)) / C + LAYERNORM_EPS);
     unsigned local[8] = {0};
-    for (int c = first; c < C; c += stride) {
+    for (int c = first; out && c < C; c += stride) {
         float x[8], w[8], b[8];
         load8(x, x_row + c);
         load8(w, weight + c);
         load8(b, bias + c);
         for (int e = 0; e < 8; e++) {
-            x[e] = to_float(from_float<T>(fmaf((x[e] - m) * s, w[e], b[e])));
+            x[e] = layernorm_value<T>(x[e], m, s, w[e], b[e]);
             local[e] = max(local[e], abs_bits(x[e]));
         }
         store8(out + (size_t)row * C + c, x);
@@ -67,7 +75,7 @@ static __global__ void layernorm_forward_kernel1(T* out, float* mean, float* rst
     }
 }
 
-// residual (N,C) = inp + branch; out (N,C), mean, rstd (N) = layernorm(residual). branch NULL: inp is normalized, residual is not used.
+// residual (N,C) = inp + branch; out (N,C), mean, rstd (N) = layernorm(residual). branch NULL: inp is normalized, residual is not used. out NULL: not written.
 // Enqueues only.
 template <class T>
 static inline void layernorm_forward(T* out, float* mean, float* rstd, T* residual, const T* inp, const T* branch, const T* weight, const T* bias,
@@ -77,14 +85,10 @@ static inline void layernorm_forward(T* out, float* mean, float* rstd, T* residu
 }
 
 // dx = rstd * (dnorm - mean(dnorm) - norm * mean(dnorm * norm)), dnorm = dout * w, norm = (x - mean) * rstd
+// The two means of a row, by its warp: s = rstd, m = mean of the row that starts at `base`.
 template <class T>
-static __global__ void layernorm_backward_kernel1(T* dresidual, const T* dout, const T* x, const T* weight, const float* mean, const float* rstd,
-                                                  int N, int C, bool accumulate, unsigned* amax) {
-    int row = blockIdx.x * LAYERNORM_ROWS + threadIdx.y;
-    if (row >= N) { return; }
-    const size_t base = (size_t)row * C;
+static __device__ __forceinline__ float2 layernorm_row_means(const T* dout, const T* x, const T* weight, float m, float s, size_t base, int C) {
     const int first = threadIdx.x * 8, stride = WARP_SIZE * 8;
-    const float m = mean[row], s = rstd[row];
     float sum_d[8] = {0.0f}, sum_dn[8] = {0.0f};
     for (int c = first; c < C; c += stride) {
         float g[8], v[8], w[8];
@@ -97,8 +101,18 @@ static __global__ void layernorm_backward_kernel1(T* dresidual, const T* dout, c
             sum_dn[e] = fmaf(d, (v[e] - m) * s, sum_dn[e]);
         }
     }
-    float mean_d = warp_sum(sum8(sum_d)) / C;
-    float mean_dn = warp_sum(sum8(sum_dn)) / C;
+    const float mean_d = warp_sum(sum8(sum_d)) / C;
+    return make_float2(mean_d, warp_sum(sum8(sum_dn)) / C);
+}
+template <class T>
+static __global__ void layernorm_backward_kernel1(T* dresidual, const T* dout, const T* x, const T* weight, const float* mean, const float* rstd,
+                                                  int N, int C, bool accumulate, unsigned* amax) {
+    int row = blockIdx.x * LAYERNORM_ROWS + threadIdx.y;
+    if (row >= N) { return; }
+    const size_t base = (size_t)row * C;
+    const int first = threadIdx.x * 8, stride = WARP_SIZE * 8;
+    const float m = mean[row], s = rstd[row];
+    const float2 means = layernorm_row_means(dout, x, weight, m, s, base, C);
     unsigned local[8] = {0};
     for (int c = first; c < C; c += stride) {
         float g[8], v[8], w[8], old[8];
@@ -111,8 +125,7 @@ static __global__ void layernorm_backward_kernel1(T* dresidual, const T* dout, c
             for (int e = 0; e < 8; e++) { old[e] = 0.0f; }
         }
         for (int e = 0; e < 8; e++) {
-            float d = s * (g[e] * w[e] - mean_d - (v[e] - m) * s * mean_dn);
-            g[e] = to_float(from_float<T>(old[e] + d));
+            g[e] = layernorm_gradient<T>(old[e], g[e], v[e], w[e], m, s, means.x, means.y);
             local[e] = max(local[e], abs_bits(g[e]));
         }
         store8(dresidual + base + c, g);
@@ -143,16 +156,35 @@ static __global__ void layernorm_partial_kernel1(float* dw_partial, float* db_pa
     store8(db_partial + (size_t)blockIdx.x * C + c, db);
 }
 
-// dresidual (N,C) += (accumulate) or = the gradient of x (N,C), the residual that forward normalized; dw, db (C) f32 +=.
-// partial: scratch of 2 * column_sum_partials(N, C) f32.
+// means (N): what the gradient of each row subtracts.
 template <class T>
-static inline void layernorm_backward(T* dresidual, float* dw, float* db, float* partial, const T* dout, const T* x, const T* weight, const float* mean,
-                                      const float* rstd, int N, int C, bool accumulate, unsigned* amax, cudaStream_t stream) {
+static __global__ void layernorm_backward_sums_kernel1(float2* means, const T* dout, const T* x, const T* weight, const float* mean, const float* rstd, int N, int C) {
+    int row = blockIdx.x * LAYERNORM_ROWS + threadIdx.y;
+    if (row >= N) { return; }
+    const float2 both = layernorm_row_means(dout, x, weight, mean[row], rstd[row], (size_t)row * C, C);
+    if (threadIdx.x == 0) { means[row] = both; }
+}
+template <class T>
+static inline void layernorm_backward_sums(float2* means, const T* dout, const T* x, const T* weight, const float* mean, const float* rstd, int N, int C, cudaStream_t stream) {
+    launch<layernorm_backward_sums_kernel1<T>>(dim3(CEIL_DIV(N, LAYERNORM_ROWS)), dim3(WARP_SIZE, LAYERNORM_ROWS), 0, stream, means, dout, x, weight, mean, rstd, N, C);
+}
+
+// dw, db (C) f32 += the gradients of layernorm's parameters. partial: scratch of 2 * column_sum_partials(N, C) f32.
+template <class T>
+static inline void layernorm_backward_params(float* dw, float* db, float* partial, const T* dout, const T* x, const float* mean, const float* rstd, int N, int C, cudaStream_t stream) {
     float* db_partial = partial + column_sum_partials(N, C);
     int num_partials = CEIL_DIV(N, COLUMN_SUM_ROWS);
     launch<layernorm_partial_kernel1<T>>(dim3(num_partials, CEIL_DIV(C / 8, 32)), dim3(32), 0, stream, partial, db_partial, dout, x, mean, rstd, N, C);
     column_sum(dw, partial, num_partials, C, stream);
     column_sum(db, db_partial, num_partials, C, stream);
+}
+
+// dresidual (N,C) += (accumulate) or = the gradient of x (N,C), the residual that forward normalized; dw, db (C) f32 +=.
+// partial: scratch of 2 * column_sum_partials(N, C) f32.
+template <class T>
+static inline void layernorm_backward(T* dresidual, float* dw, float* db, float* partial, const T* dout, const T* x, const T* weight, const float* mean,
+                                      const float* rstd, int N, int C, bool accumulate, unsigned* amax, cudaStream_t stream) {
+    layernorm_backward_params(dw, db, partial, dout, x, mean, rstd, N, C, stream);
     launch<layernorm_backward_kernel1<T>>(dim3(CEIL_DIV(N, LAYERNORM_ROWS)), dim3(WARP_SIZE, LAYERNORM_ROWS), 0, stream,
                                           dresidual, dout, x, weight, mean, rstd, N, C, accumulate, amax);
 }
