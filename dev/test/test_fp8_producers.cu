@@ -93,7 +93,8 @@ static void layernorm_case(const OnePass& c, int rows, int cols, int real, bool 
         rstd[s == &u] = lab_get(lab, d_rstd, rows);
         if (s == &f && real == rows) {  // again, into t alone, from what is there now
             Side r = side(c, FP8_ROLE_X, rows, cols, false, true);
-            fp8_layernorm_again(&s->lab->s, s->slot, fp8_operand(&s->lab->s, s->slot, NULL, r.q.t, NULL, r.q.t_scale), d_mean, d_rstd, with_branch ? d_res : d_inp, d_w, d_b, real, cols, lab->dev.stream);
+            const Fp8Operand t = fp8_operand(&s->lab->s, s->slot, NULL, r.q.t, NULL, r.q.t_scale);
+            fp8_layernorm_again(&s->lab->s, s->slot, t, d_mean, d_rstd, with_branch ? d_res : d_inp, d_w, d_b, real, cols, lab->dev.stream);
             CHECK(r.bytes(r.q.t, n) == s->bytes(s->q.t, n), "%s: recomputed codes differ", c.recipe);
             s->lab->s.traffic -= n;
             scaling_lab_free(r.lab);
