@@ -111,47 +111,45 @@ static void test_layernorm_forward(void) {
     }
     layernorm_case(one_pass[0], 16, 64, 1, true);  // a sampled token: the other rows are 0
 }
+static void layernorm_backward_case(const OnePass& c, int N, int C, bool accumulate) {
+    const size_t n = (size_t)N * C;
+    Side f = side(c, FP8_ROLE_DY, N, C, true, true), u = side(c, FP8_ROLE_DY, N, C, true, true);
+    Floats results[2][4];
+    for (Side* s : {&f, &u}) {
+        Lab* lab = &s->lab->lab;
+        bf16 *dres = lab_put<bf16>(lab, make_input<bf16>(INPUT_RANDOM, n, 1)), *dout = lab_put<bf16>(lab, make_input<bf16>(INPUT_RANDOM, n, 2));
+        bf16 *x = lab_put<bf16>(lab, make_input<bf16>(INPUT_RANDOM, n, 3)), *w = lab_put<bf16>(lab, make_input<bf16>(INPUT_RANDOM, C, 4));
+        float *dw = lab_put<float>(lab, make_input<float>(INPUT_RANDOM, C, 5)), *db = lab_put<float>(lab, make_input<float>(INPUT_RANDOM, C, 6));
+        float *dbias = lab_put<float>(lab, make_input<float>(INPUT_RANDOM, C, 7)), *partial = lab_alloc<float>(lab, 2 * column_sum_partials(N, C));
+        float *mean = lab_put<float>(lab, make_input<float>(INPUT_RANDOM, N, 8)), *rstd = lab_put<float>(lab, make_input<float>(INPUT_RANDOM, N, 9));
+        if (s == &f) {
+            fp8_layernorm_backward(&s->lab->s, s->slot, s->q, dbias, dres, dw, db, partial, lab_alloc<float2>(lab, N), dout, x, w, mean, rstd, N, C, accumulate, lab->dev.stream);
+        } else {
+            layernorm_backward(dres, dw, db, partial, dout, x, w, mean, rstd, N, C, accumulate, (unsigned*)NULL, lab->dev.stream);
+            fp8_quantize(&s->lab->s, s->slot, s->q, dres, N, C, dbias, partial, false, lab->dev.stream);
+        }
+        Floats* r = results[s == &u];
+        r[0] = lab_get(lab, dres, n);
+        r[1] = lab_get(lab, dw, C);
+        r[2] = lab_get(lab, db, C);
+        r[3] = lab_get(lab, dbias, C);
+    }
+    check_same(&f, &u, "layernorm backward");
+    for (int i = 0; i < 4; i++) { CHECK(same_bits(results[0][i], results[1][i]), "%s %d x %d: result %d of dresidual, dw, db, dbias differs", c.recipe, N, C, i); }
+    check_traffic(&f, &u, 2, n);
+    free_sides(&f, &u);
+}
+static void test_layernorm_backward(void) {
+    for (const OnePass& c : one_pass) {
+        for (auto& s : shapes) { for (int accumulate = 0; accumulate < 2; accumulate++) { layernorm_backward_case(c, s[0], s[1], accumulate); } }
+    }
+}
 // More rows than a slab holds: the pieces meet without a seam.
 static void test_layernorm_slabs(void) {
     const int cols = 8192, rows = 2 * fp8_slab_rows(3 * cols * 2) + 144;
-    CHECK(rows < 1200, "this test is meant to be small: %d rows", rows);
+    CHECK(rows < 1200 && rows > 2 * fp8_slab_rows(4 * cols * 2), "this test is meant to be small, of three slabs: %d rows", rows);
     layernorm_case(one_pass[2], rows, cols, rows, true);
-}
-
-static void test_layernorm_backward(void) {
-    for (const OnePass& c : one_pass) {
-        for (auto& shape : shapes) {
-            for (int accumulate = 0; accumulate < 2; accumulate++) {
-                const int N = shape[0], C = shape[1];
-                const size_t n = (size_t)N * C;
-                Side f = side(c, FP8_ROLE_DY, N, C, true, true), u = side(c, FP8_ROLE_DY, N, C, true, true);
-                Floats results[2][4];
-                for (Side* s : {&f, &u}) {
-                    Lab* lab = &s->lab->lab;
-                    bf16 *dres = lab_put<bf16>(lab, make_input<bf16>(INPUT_RANDOM, n, 1)), *dout = lab_put<bf16>(lab, make_input<bf16>(INPUT_RANDOM, n, 2));
-                    bf16 *x = lab_put<bf16>(lab, make_input<bf16>(INPUT_RANDOM, n, 3)), *w = lab_put<bf16>(lab, make_input<bf16>(INPUT_RANDOM, C, 4));
-                    float *dw = lab_put<float>(lab, make_input<float>(INPUT_RANDOM, C, 5)), *db = lab_put<float>(lab, make_input<float>(INPUT_RANDOM, C, 6));
-                    float *dbias = lab_put<float>(lab, make_input<float>(INPUT_RANDOM, C, 7)), *partial = lab_alloc<float>(lab, 2 * column_sum_partials(N, C));
-                    float *mean = lab_put<float>(lab, make_input<float>(INPUT_RANDOM, N, 8)), *rstd = lab_put<float>(lab, make_input<float>(INPUT_RANDOM, N, 9));
-                    if (s == &f) {
-                        fp8_layernorm_backward(&s->lab->s, s->slot, s->q, dbias, dres, dw, db, partial, lab_alloc<float2>(lab, N), dout, x, w, mean, rstd, N, C, accumulate, lab->dev.stream);
-                    } else {
-                        layernorm_backward(dres, dw, db, partial, dout, x, w, mean, rstd, N, C, accumulate, (unsigned*)NULL, lab->dev.stream);
-                        fp8_quantize(&s->lab->s, s->slot, s->q, dres, N, C, dbias, partial, false, lab->dev.stream);
-                    }
-                    Floats* r = results[s == &u];
-                    r[0] = lab_get(lab, dres, n);
-                    r[1] = lab_get(lab, dw, C);
-                    r[2] = lab_get(lab, db, C);
-                    r[3] = lab_get(lab, dbias, C);
-                }
-                check_same(&f, &u, "layernorm backward");
-                for (int i = 0; i < 4; i++) { CHECK(same_bits(results[0][i], results[1][i]), "%s %d x %d: result %d of dresidual, dw, db, dbias differs", c.recipe, N, C, i); }
-                check_traffic(&f, &u, 2, n);
-                free_sides(&f, &u);
-            }
-        }
-    }
+    layernorm_backward_case(one_pass[2], rows, cols, true);
 }
 
 static void test_gelu(void) {
