@@ -11,6 +11,7 @@
 #include "train_gpt_fp8.cu"
 #include "dev/test/test.h"
 #include "dev/test/parity.h"
+#include "dev/test/parity_recipes.h"
 
 // ---------------------------------------------------------------------------- a model without files
 
@@ -874,7 +875,7 @@ int main(int argc, char** argv) {
     static const Test llmc_tests[] = {PARITY_LLMC_TESTS};
     if (llmc_files_parse(&argc, argv)) { return TEST_MAIN(llmc_tests); }
     static const Test tests[] = {
-        PARITY_TESTS PARITY_LLMC_TESTS
+        PARITY_TESTS PARITY_RECIPE_TESTS PARITY_LLMC_TESTS
         {"gpt_float32_gradients_match_finite_differences", test_gpt_float32_gradients_match_finite_differences, QUICK},
         {"gpt_bfloat16_gradients_point_as_float32", test_gpt_bfloat16_gradients_point_as_float32, QUICK},
         {"gpt_float8_gradients_point_as_float32", test_gpt_float8_gradients_point_as_float32, QUICK},
