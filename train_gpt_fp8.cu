@@ -166,6 +166,7 @@ static Fp8Settings fp8_settings_from_options(const Options* o) {
     if (s.recipe->history || options_is_set(o, "fp8_history")) { s.history = o->fp8_history; }
     s.most_recent = o->fp8_history_algorithm == OPT_HISTORY_RECENT;
     s.margin = o->fp8_margin;
+    s.head = o->fp8_head;
     char why[160];
     const char* wrong = fp8_settings_check(&s, why);
     require(!wrong, "leave the option out, or choose another --fp8-recipe", "--fp8-recipe %s: %s", s.recipe->name, wrong);
@@ -274,7 +275,7 @@ static void gpt_shard_specs(ParamSpec* spec, int rank, int size, int zero_stage)
     }
 }
 
-static const ParamId linear_weight[NUM_LINEARS] = {P_qkvw, P_attprojw, P_fcw, P_fcprojw};
+static const ParamId linear_weight[NUM_LINEARS + 1] = {P_qkvw, P_attprojw, P_fcw, P_fcprojw, P_wte};  // the last: LINEAR_HEAD
 static const ParamId linear_bias[NUM_LINEARS] = {P_qkvb, P_attprojb, P_fcb, P_fcprojb};
 
 // Elements from one layer's qkv to the next: a multiple of 128, so that each is aligned whatever the number of tokens in it.
@@ -284,7 +285,8 @@ static const ParamId linear_bias[NUM_LINEARS] = {P_qkvb, P_attprojb, P_fcb, P_fc
 // operands with a NaN or an inf.
 enum { SCALAR_LOSS, SCALAR_STOP, SCALAR_SAVE, SCALAR_SHARDS, SCALAR_OPERANDS, SCALAR_REST, NUM_SCALARS };
 
-// Every activation and scratch buffer. count in elements; fp8 marks buffers that exist for float8 only, plain those that exist otherwise only.
+// Every activation and scratch buffer. count in elements; fp8 marks buffers that exist for float8 only, plain those that exist otherwise only, head those of an
+// FP8 head.
 // "saved" live from forward to backward, "scratch" die within a layer. r: recompute level; quantized: FP8 operands are kept for backward. x_scales(outer, inner),
 // dy_scales: bytes of the descales of an order of such an operand.
 //    name        type     elements                                   when    class
@@ -315,6 +317,10 @@ enum { SCALAR_LOSS, SCALAR_STOP, SCALAR_SAVE, SCALAR_SHARDS, SCALAR_OPERANDS, SC
     X(lnf,        floatX,  N * C,                                     both,   MEM_ACTIVATIONS) \
     X(losses,     float,   N,                                         both,   MEM_ACTIVATIONS) \
     X(logits,     floatX,  head_rows * Vp,                            both,   MEM_SCRATCH) /* a chunk of rows; dlogits in place */ \
+    X(head_x,     uint8_t, (1 + g->fp8_keep_t) * head_rows * C,       head,   MEM_SCRATCH) /* a chunk of lnf quantized: k, then t */ \
+    X(head_xs,    uint8_t, x_scales(head_rows, C) + x_scales(C, head_rows), head, MEM_SCRATCH) \
+    X(head_dy,    uint8_t, (1 + g->fp8_keep_t) * head_rows * Vp,      head,   MEM_SCRATCH) /* of dlogits */ \
+    X(head_dys,   uint8_t, dy_scales(head_rows, Vp) + dy_scales(Vp, head_rows), head, MEM_SCRATCH) \
     X(attention,  char,    attention_scratch_bytes((int)B, (int)T, (int)NH), both, MEM_SCRATCH) \
     X(operand_k,  uint8_t, N * 4 * C,                                 fp8,    MEM_SCRATCH) /* k of the operand at hand */ \
     X(operand_t,  uint8_t, N * 4 * C,                                 fp8,    MEM_SCRATCH) /* t of dY */ \
@@ -345,6 +351,7 @@ struct GPT {
     ParamSpec spec[NUM_PARAMS];
     uint64_t num_parameters;
     bool fp8, fp8_keep_t;              // keep_t: operands have a transposed copy (all but 10.x with one scale a tensor)
+    bool fp8_head;                     // the head has FP8 operands as well (unless it was moved to BF16)
     bool fp8_wgrad_bf16;               // gradients of weights are multiplied from BF16
     bool fp8_fusion;                   // layernorm, GELU and AdamW write FP8 codes themselves where they can
     bool fp8_guarded;                  // any linear layer may move to BF16 and back
@@ -358,8 +365,8 @@ struct GPT {
     MomentType moment_type;
     float* master[NUM_PARAMS];         // NULL: the parameter is the master
     bool has_master;
-    uint8_t *wk[NUM_LINEARS], *wt[NUM_LINEARS];                 // FP8 weights (L,OC,C), transposed (L,C,OC)
-    uint8_t *wk_scale[NUM_LINEARS], *wt_scale[NUM_LINEARS];     // their descales, a layer's after another's; NULL where a tensor has one
+    uint8_t *wk[NUM_LINEARS + 1], *wt[NUM_LINEARS + 1];              // FP8 weights (L,OC,C), transposed (L,C,OC); of the head (Vp,C), (C,Vp), or NULL
+    uint8_t *wk_scale[NUM_LINEARS + 1], *wt_scale[NUM_LINEARS + 1];  // their descales, a layer's after another's; NULL where a tensor has one
     Fp8Scaling scaling;
     Activations<floatX> acts;
     int* staging[2];                   // pinned: inputs, targets, order, start, token of a micro-batch on their way to the device; two, used in turn,
@@ -418,18 +425,24 @@ static LayerBuffers<floatX> gpt_layer(GPT<floatX>* g, int l, size_t N) {
 // Thread blocks of the largest tensor that is quantized: what measuring noise needs scratch for.
 template <class floatX>
 static size_t gpt_noise_blocks(GPT<floatX>* g) {
-    const int C = g->config.channels, N = g->B * g->T;
-    return max(fp8_quantize_blocks(N, 4 * C), fp8_quantize_blocks(4 * C, C));
+    const int C = g->config.channels, N = g->B * g->T, Vp = g->config.padded_vocab_size;
+    const size_t linear = max(fp8_quantize_blocks(N, 4 * C), fp8_quantize_blocks(4 * C, C));
+    return g->fp8_head ? max(linear, max(fp8_quantize_blocks(g->head_rows, Vp), fp8_quantize_blocks(Vp, C))) : linear;
 }
 
-// Keeps linear layers in BF16: "0,-1,fcproj,3.qkv" are layer 0, the last one, fcproj of all layers, qkv of layer 3.
+// Keeps linear layers in BF16: "0,-1,fcproj,3.qkv,head" are layer 0, the last one, fcproj of all layers, qkv of layer 3, the head.
 template <class floatX>
 static void gpt_bf16_layers(GPT<floatX>* g, const char* list) {
     const int L = g->config.num_layers;
-    const char* hint = "items are separated by commas: a layer's number (-1 is the last), qkv, attproj, fc, fcproj, or both as in 3.qkv";
+    const char* hint = "items are separated by commas: a layer's number (-1 is the last), qkv, attproj, fc, fcproj, or both as in 3.qkv; head";
     for (const char* p = list; *p;) {
         std::string item(p, strcspn(p, ","));
         p += item.size() + (p[item.size()] == ',');
+        if (item == linear_names[LINEAR_HEAD]) {
+            require(g->fp8_head, "leave it out: the head is in BF16 without --fp8-head", "--fp8-bf16-layers: the head is not in FP8");
+            g->scaling.in_bf16[LINEAR_HEAD * L] = 1;
+            continue;
+        }
         const size_t dot = item.find('.');
         const bool number = !item.empty() && (isdigit((unsigned char)item[0]) || item[0] == '-');
         std::string name = dot != std::string::npos ? item.substr(dot + 1) : number ? "" : item;
@@ -495,7 +508,8 @@ static void gpt_init(GPT<floatX>* g, Device* dev, Comm* comm, const ModelHeader*
     for (int p = 0; p < NUM_PARAMS; p++) { g->param[p] = (floatX*)device_alloc(dev, MEM_PARAMETERS, g->spec[p].name, g->spec[p].layers * g->spec[p].stride * sizeof(floatX)); }
     if (fp8) {
         if (dev->counting) { g->scaling.recipe = recipe; } else { fp8_scaling_init(&g->scaling, settings, config->num_layers); }
-        for (int i = 0; i < NUM_LINEARS; i++) {
+        g->fp8_head = settings->head;
+        for (int i = 0; i < NUM_LINEARS + g->fp8_head; i++) {
             const ParamSpec* s = &g->spec[linear_weight[i]];
             g->wk[i] = (uint8_t*)device_alloc(dev, MEM_FP8_WEIGHTS, linear_names[i], s->layers * s->stride);
             g->wt[i] = g->fp8_keep_t ? (uint8_t*)device_alloc(dev, MEM_FP8_WEIGHTS, linear_names[i], s->size) : NULL;
@@ -544,7 +558,7 @@ static void gpt_alloc_activations(GPT<floatX>* g, int batch, int seq_len, int re
     g->head_rows = (int)head_rows;
     const size_t norm_blocks = gpt_norm_blocks(g->spec, true) + gpt_norm_blocks(g->spec, false);
     Activations<floatX>* a = &g->acts;
-    const bool both = true, fp8 = g->fp8, plain = !g->fp8, quantized = g->fp8 && !g->fp8_wgrad_bf16;
+    const bool both = true, fp8 = g->fp8, plain = !g->fp8, head = g->fp8_head, quantized = g->fp8 && !g->fp8_wgrad_bf16;
     auto x_scales = [&](size_t outer, size_t inner) { return fp8 ? fp8_scale_bytes(g->scaling.recipe->by_x, (int)outer, (int)inner) : 0; };
     auto dy_scales = [&](size_t outer, size_t inner) { return fp8 ? fp8_scale_bytes(g->scaling.recipe->by_dy, (int)outer, (int)inner) : 0; };
 #define ACT_ALLOC(name, type, elements, when, cls) a->name = (when) && (elements) > 0 ? (type*)device_alloc(g->dev, cls, #name, (elements) * sizeof(type)) : NULL;
@@ -591,7 +605,7 @@ static void gpt_free(GPT<floatX>* g) {
         cudaCheck(cudaFree(g->master[p]));
     }
     if (g->fp8) {
-        for (int i = 0; i < NUM_LINEARS; i++) {
+        for (int i = 0; i <= NUM_LINEARS; i++) {
             void* const weights[] = {g->wk[i], g->wt[i], g->wk_scale[i], g->wt_scale[i]};
             for (void* x : weights) { cudaCheck(cudaFree(x)); }
         }
@@ -719,19 +733,22 @@ static void gpt_quantize_weight(GPT<floatX>* g, int l, int i) {
         fp8_quantize(&g->scaling, fp8_slot(&g->scaling, FP8_ROLE_W, l, i), gpt_weight_operand(g, l, i), gpt_param(g, linear_weight[i], l), w->rows, w->cols, NULL, NULL, false, g->dev->stream);
     }
 }
+// The same of a weight whose amax nobody recorded.
+template <class floatX>
+static void gpt_quantize_param(GPT<floatX>* g, int l, int i) {
+    const int slot = fp8_slot(&g->scaling, FP8_ROLE_W, l, i);
+    if (gpt_linear_fp8(g, l, i) && fp8_needs_amax(&g->scaling, slot)) {
+        amax_reduce(g->scaling.amax + slot, gpt_param(g, linear_weight[i], l), g->spec[linear_weight[i]].part, g->dev->stream);
+    }
+    gpt_quantize_weight(g, l, i);
+}
 // FP8 weights from the parameters, which were set by other means than the optimizer, by copies on the default stream, which are waited for.
 template <class floatX>
 static void gpt_quantize_weights(GPT<floatX>* g) {
     cudaCheck(cudaDeviceSynchronize());
     if (!g->fp8) { return; }
     fp8_scaling_begin_weights(&g->scaling, g->dev->stream);
-    for (int i = 0; i < NUM_LINEARS; i++) {
-        for (int l = 0; l < g->scaling.layers; l++) {
-            const int slot = fp8_slot(&g->scaling, FP8_ROLE_W, l, i);
-            if (fp8_needs_amax(&g->scaling, slot)) { amax_reduce(g->scaling.amax + slot, gpt_param(g, linear_weight[i], l), g->spec[linear_weight[i]].part, g->dev->stream); }
-            gpt_quantize_weight(g, l, i);
-        }
-    }
+    for (int tensor = 0; tensor < g->scaling.tensors; tensor++) { gpt_quantize_param(g, tensor % g->scaling.layers, tensor / g->scaling.layers); }
 }
 template <class floatX>
 static void gpt_masters_from_params(GPT<floatX>* g) {
@@ -972,9 +989,62 @@ static GemmShape head_shape(Pass pass, int rows, int C, int Vp, DType x) {
 }
 static const char* const head_names[NUM_PASSES] = {"gemm head fprop", "gemm head dgrad", "gemm head wgrad"};
 
+// The same as the operands of this precision make it; fp8: whether they are FP8.
+template <class floatX>
+static GemmShape gpt_head_shape(GPT<floatX>* g, Pass pass, int rows, bool fp8) {
+    const int C = g->config.channels, Vp = g->config.padded_vocab_size;
+    const DType X = dtype_of<floatX>();
+    if (!fp8) { return head_shape(pass, rows, C, Vp, X); }
+    const Fp8Settings* r = &g->scaling.settings;
+    GemmShape s = linear_shape(pass, rows, C, Vp, dtype_of_fp8(r->x), dtype_of_fp8(r->w), dtype_of_fp8(r->dy), pass == PASS_WGRAD ? DTYPE_F32 : X, g->fp8_keep_t, gpt_fast_accum(g, pass),
+                               {r->recipe->by_x, r->recipe->by_w, r->recipe->by_dy});
+    s.bias = 0;
+    return s;
+}
+// Plans the head's products of a pass on a chunk of rows, in FP8 and in the plain type, as far as they are wanted.
+template <class floatX>
+static void gpt_plan_head(GPT<floatX>* g, Pass pass, int rows) {
+    const bool fp8 = gpt_linear_fp8(g, 0, LINEAR_HEAD) && !(pass == PASS_WGRAD && g->fp8_wgrad_bf16);
+    for (int k = 0; k < 2; k++) {
+        if (!(k ? fp8 : !fp8 || g->fp8_guarded)) { continue; }
+        GemmShape s = gpt_head_shape(g, pass, rows, k);
+        gemm_plan_or_fail(g->dev, &s, head_names[pass]);
+    }
+}
+// An input of the head's products, lnf or dlogits: x (rows,cols) as it is, or its FP8 codes into scratch of head_rows rows, k, then t. Recipes with one scale a
+// tensor scale each chunk by its own largest value, that of the first `live` rows; or from a history, into which the largest of all chunks goes.
+template <class floatX>
+static Operand gpt_head_operand(GPT<floatX>* g, Fp8Role role, floatX* x, uint8_t* codes, uint8_t* scales, int rows, int cols, int live) {
+    if constexpr (sizeof(floatX) == 2) {
+        if (gpt_linear_fp8(g, 0, LINEAR_HEAD)) {
+            Fp8Scaling* s = &g->scaling;
+            const int slot = fp8_slot(s, role, 0, LINEAR_HEAD);
+            const bool t = g->fp8_keep_t && !g->fp8_wgrad_bf16 && role != FP8_ROLE_EVAL_X;
+            const size_t most = g->head_rows;
+            const Fp8Operand q = fp8_operand(s, slot, codes, t ? codes + most * cols : NULL, scales, scales + fp8_scale_bytes(fp8_slot_granularity(s, slot), (int)most, cols));
+            if (fp8_needs_amax(s, slot)) {
+                cudaCheck(cudaMemsetAsync(s->amax + slot, 0, sizeof(unsigned), g->dev->stream));
+                amax_reduce(s->amax + slot, x, (size_t)live * cols, g->dev->stream);
+            }
+            fp8_quantize(s, slot, q, x, rows, cols, NULL, NULL, false, g->dev->stream);
+            return gpt_fp8_operand(g, slot, q, rows, cols);
+        }
+    }
+    (void)role; (void)codes; (void)scales; (void)live;
+    return operand_plain(x, rows, cols);
+}
+// D = a product of the head on a chunk of rows: fprop of x and w, dgrad of dlogits and w, wgrad of dlogits and x.
+template <class floatX>
+static void gpt_head_gemm(GPT<floatX>* g, const char* name, Pass pass, void* D, Operand a, Operand b, int rows) {
+    GemmShape s = gpt_head_shape(g, pass, rows, dtype_is_fp8(a.dtype));
+    const bool a_t = pass == PASS_WGRAD && a.t, b_t = pass != PASS_FPROP && b.t;
+    gemm(g->dev, name, &s, D, a_t ? a.t : a.k, b_t ? b.t : b.k, a_t ? a.t_scale : a.k_scale, b_t ? b.t_scale : b.k_scale, NULL);
+}
+
 // FP8 products take no fewer rows than this: one token is padded with rows that nobody reads.
 #define DECODE_ROWS 16
 template <class floatX> static int gpt_decode_rows(GPT<floatX>* g) { return g->fp8 ? DECODE_ROWS : 1; }
+template <class floatX> static int gpt_head_decode_rows(GPT<floatX>* g) { return g->fp8_head ? DECODE_ROWS : 1; }
 
 // Everything up to the final layernorm, for acts.inputs (B,T). role FP8_ROLE_X: training, keeps what backward needs; FP8_ROLE_EVAL_X: evaluation.
 // past > 0: sampling, B = T = 1: one token at position `past` of a sequence whose earlier tokens went through here before. acts.qkv is the key-value
@@ -1026,18 +1096,18 @@ static void gpt_head(GPT<floatX>* g, int N, float dloss) {
     Device* dev = g->dev;
     Activations<floatX>* a = &g->acts;
     const int C = g->config.channels, V = g->config.vocab_size, Vp = g->config.padded_vocab_size;
-    const DType X = dtype_of<floatX>();
+    const Operand w = gpt_operand_w(g, 0, LINEAR_HEAD);
     for (int row = 0; row < N; row += g->head_rows) {
         int rows = min(g->head_rows, N - row);
-        floatX* x = a->lnf + (size_t)row * C;
-        GemmShape s = head_shape(PASS_FPROP, rows, C, Vp, X);
-        gemm(dev, head_names[PASS_FPROP], &s, a->logits, x, g->param[P_wte], NULL, NULL, NULL);
+        floatX* lnf = a->lnf + (size_t)row * C;
+        const Operand x = gpt_head_operand(g, dloss > 0.0f ? FP8_ROLE_X : FP8_ROLE_EVAL_X, lnf, a->head_x, a->head_xs, rows, C, rows);
+        gpt_head_gemm(g, head_names[PASS_FPROP], PASS_FPROP, a->logits, x, w, rows);
         fused_classifier(a->logits, a->losses + row, a->targets + row, dloss, rows, V, Vp, dloss > 0.0f, dev->stream);
         if (dloss > 0.0f) {
-            s = head_shape(PASS_DGRAD, rows, C, Vp, X);
-            gemm(dev, head_names[PASS_DGRAD], &s, a->dx + (size_t)row * C, a->logits, g->param[P_wte], NULL, NULL, NULL);
-            s = head_shape(PASS_WGRAD, rows, C, Vp, X);
-            gemm(dev, head_names[PASS_WGRAD], &s, g->grad[P_wte], a->logits, x, NULL, NULL, NULL);
+            const bool plain = gpt_plain_wgrad(g, 0, LINEAR_HEAD);
+            const Operand dy = gpt_head_operand(g, FP8_ROLE_DY, a->logits, a->head_dy, a->head_dys, rows, Vp, rows);
+            gpt_head_gemm(g, head_names[PASS_DGRAD], PASS_DGRAD, a->dx + (size_t)row * C, dy, w, rows);
+            gpt_head_gemm(g, head_names[PASS_WGRAD], PASS_WGRAD, g->grad[P_wte], plain ? operand_plain(a->logits, rows, Vp) : dy, plain ? operand_plain(lnf, rows, C) : x, rows);
         }
     }
 }
@@ -1072,7 +1142,7 @@ static void gpt_plan_linear(GPT<floatX>* g, Pass pass, int i, int N, const char*
 template <class floatX>
 static void gpt_plan(GPT<floatX>* g) {
     Device* dev = g->dev;
-    const int B = g->B, T = g->T, N = B * T, C = g->config.channels, NH = g->config.num_heads, hs = C / NH, Vp = g->config.padded_vocab_size;
+    const int B = g->B, T = g->T, N = B * T, C = g->config.channels, NH = g->config.num_heads, hs = C / NH;
     const DType X = dtype_of<floatX>();
     for (int i = 0; i < NUM_LINEARS; i++) {
         for (int pass = 0; pass < NUM_PASSES; pass++) {
@@ -1082,12 +1152,8 @@ static void gpt_plan(GPT<floatX>* g) {
         }
     }
     for (int pass = 0; pass < NUM_PASSES; pass++) {
-        GemmShape s = head_shape((Pass)pass, g->head_rows, C, Vp, X);
-        gemm_plan_or_fail(dev, &s, head_names[pass]);
-        if (N % g->head_rows) {
-            s = head_shape((Pass)pass, N % g->head_rows, C, Vp, X);
-            gemm_plan_or_fail(dev, &s, head_names[pass]);
-        }
+        gpt_plan_head(g, (Pass)pass, g->head_rows);
+        if (N % g->head_rows) { gpt_plan_head(g, (Pass)pass, N % g->head_rows); }
     }
     int group = attention_group(NH, T);
     for (int rest = 0; rest < 2; rest++) {
@@ -1113,8 +1179,8 @@ template <class floatX>
 static void gpt_plan_sampling(GPT<floatX>* g, int T, size_t start, size_t end) {
     const int C = g->config.channels, NH = g->config.num_heads;
     const DType X = dtype_of<floatX>();
-    GemmShape s = head_shape(PASS_FPROP, 1, C, g->config.padded_vocab_size, X);
-    gemm_plan_or_fail(g->dev, &s, "gemm sampling");
+    GemmShape s;
+    gpt_plan_head(g, PASS_FPROP, gpt_head_decode_rows(g));
     const int passes[3] = {gpt_decode_rows(g), sample_padded_length(sample_context(start, T), g->T), end > (size_t)T ? sample_padded_length(T / 2 + 1, g->T) : 0};
     for (int pass = 0; pass < 3; pass++) {
         const int rows = passes[pass];
@@ -1172,7 +1238,6 @@ static void gpt_backward(GPT<floatX>* g, int B, int T, int groups, bool last) {
     const DType X = dtype_of<floatX>();
     const bool fast_d = gpt_fast_accum(g, PASS_DGRAD), fast_w = gpt_fast_accum(g, PASS_WGRAD);
     floatX *dres = a->dresidual, *dx = a->dx, *dwide = a->dwide;
-    if (g->fp8) { fp8_scaling_begin(&g->scaling, FP8_ROLE_DY, dev->stream); }
     Operand dy = gpt_layernorm_dy(g, L - 1, LINEAR_FCPROJ, P_lnfw, P_lnfb, 0, a->residual + 2 * L * NC, a->ln_mean + (size_t)2 * L * N, a->ln_rstd + (size_t)2 * L * N, N, false);
     for (int l = L - 1; l >= 0; l--) {
         LayerBuffers<floatX> b = gpt_layer(g, l, N);
@@ -1235,6 +1300,7 @@ static void gpt_micro_step(GPT<floatX>* g, const int* inputs, const int* targets
     cudaCheck(cudaMemcpyAsync(a->group_token, h_token, groups * sizeof(int), cudaMemcpyHostToDevice, stream));
     cudaCheck(cudaEventRecord(g->staged[slot], stream));
     gpt_forward_trunk(g, B, T, 0, FP8_ROLE_X);
+    if (g->fp8) { fp8_scaling_begin(&g->scaling, FP8_ROLE_DY, stream); }
     gpt_head(g, N, 1.0f / (float)tokens);
     gpt_backward(g, B, T, groups, micro_step == accum - 1);
 }
@@ -1399,6 +1465,7 @@ static void gpt_update(GPT<floatX>* g, const Options* o, float learning_rate, fl
             if (!gpt_travels_as_codes(g, p, l) && !gpt_fuses_update(g, p, l)) { gpt_quantize_weight(g, l, i); }
         }
     }
+    if (g->fp8_head) { gpt_quantize_param(g, 0, LINEAR_HEAD); }  // of the gathered parameters, on every rank
 }
 
 // ---------------------------------------------------------------------------- [G] a run and its ranks
@@ -1440,7 +1507,7 @@ typedef struct {
     bool told_slow;
     std::string fp8_log;       // path of fp8.jsonl
     bool warned_fp8_log;
-    std::vector<int> guard_until;  // [linear * layers + layer]: the step at which the guard takes it back into FP8, 0: it was not moved
+    std::vector<int> guard_until;  // [linear * layers + layer], as in_bf16: the step at which the guard takes it back into FP8, 0: it was not moved
     Goodput goodput;           // where the wall time went, over all starts
     double began_ms;           // when the process began
     bool stop, save;           // a rank was told to end; --save-every-minutes is over
@@ -1628,7 +1695,7 @@ static void run_check_ranks(Run* run, GPT<floatX>* g) {
     if (g->fp8 && g->scaling.settings.history) {  // then the scales of inputs and gradients are those of all ranks as well (R4)
         mine[NUM_PARAMS] = digest(g->scaling.scale, fp8_training_slots(&g->scaling) * sizeof(float), 0);
     } else if (g->fp8) {
-        mine[NUM_PARAMS] = digest(g->scaling.scale + fp8_slot(&g->scaling, FP8_ROLE_W, 0, 0), (size_t)g->scaling.layers * NUM_LINEARS * sizeof(float), 0);
+        mine[NUM_PARAMS] = digest(g->scaling.scale + fp8_slot(&g->scaling, FP8_ROLE_W, 0, 0), g->scaling.tensors * sizeof(float), 0);
     }
     control_all_gather(run->control, "weights", mine.data(), items * (int)sizeof(uint64_t), all.data(), 0);
     for (int r = 1; r < P; r++) {
@@ -2105,20 +2172,26 @@ static void run_load_state(Run* run, GPT<floatX>* g) {
     run->norm_outliers = outliers[1];
     if (g->fp8 && state_find(r, "fp8/amax", &none)) {
         Fp8Scaling* s = &g->scaling;
-        std::vector<unsigned> amax(s->count), amax_step(s->count), history;
-        std::vector<float> scale(s->count);
-        fileCheck(state_read_section(r, "fp8/amax", FILE_U32, s->count, amax.data(), &error), &error);
-        fileCheck(state_read_section(r, "fp8/amax_step", FILE_U32, s->count, amax_step.data(), &error), &error);
-        fileCheck(state_read_section(r, "fp8/scale", FILE_F32, s->count, scale.data(), &error), &error);
-        const StateSection* kept = state_find(r, "fp8/history", &none);
-        if (kept) {
-            history.resize(kept->count);
-            fileCheck(state_read_section(r, "fp8/history", FILE_U32, kept->count, history.data(), &error), &error);
-        }
-        const StateSection* guard = state_find(r, "fp8/guard", &none);
-        if (guard) {
-            std::vector<unsigned> until(run->guard_until.size());
-            fileCheck(state_read_section(r, "fp8/guard", FILE_U32, until.size(), until.data(), &error), &error);
+        const int linears = s->layers * NUM_LINEARS, found = (int)(state_find(r, "fp8/amax", &none)->count / NUM_FP8_ROLES);  // tensors of a role, there
+        require(found == linears || found == linears + 1, "it was damaged, or written by another program", "'%s' has FP8 scales of %d tensors of each role; this model has %d, or %d with the head",
+                path, found, linears, linears + 1);
+        if (found != s->tensors) { printf("resume: %s\n", found < s->tensors ? "the checkpoint has no FP8 scales of the head: they start afresh" : "the FP8 scales of the head are not used"); }
+        // values of each tensor of each role; a tensor that is not there gets `fresh`
+        auto read = [&](const char* name, uint32_t dtype, int roles, auto fresh) {
+            std::vector<decltype(fresh)> there, here;
+            const StateSection* section = state_find(r, name, &none);
+            if (!section) { return here; }
+            const size_t per = section->count / ((size_t)roles * found), both = min(found, s->tensors) * per;
+            there.resize((size_t)roles * found * per);
+            here.assign((size_t)roles * s->tensors * per, fresh);
+            fileCheck(state_read_section(r, name, dtype, there.size(), there.data(), &error), &error);
+            for (int role = 0; role < roles; role++) { std::copy_n(there.begin() + role * found * per, both, here.begin() + role * s->tensors * per); }
+            return here;
+        };
+        const std::vector<unsigned> amax = read("fp8/amax", FILE_U32, NUM_FP8_ROLES, 0u), amax_step = read("fp8/amax_step", FILE_U32, NUM_FP8_ROLES, 0u);
+        const std::vector<unsigned> history = read("fp8/history", FILE_U32, FP8_ROLE_EVAL_X, FP8_EMPTY), until = read("fp8/guard", FILE_U32, 1, 0u);
+        const std::vector<float> scale = read("fp8/scale", FILE_F32, NUM_FP8_ROLES, 1.0f);
+        if (!until.empty()) {
             for (size_t k = 0; k < until.size(); k++) {  // weights are quantized after this
                 run->guard_until[k] = s->in_bf16[k] ? 0 : (int)until[k];
                 s->in_bf16[k] |= until[k] != 0;
@@ -2240,15 +2313,21 @@ static void run_evaluate(Run* run, GPT<floatX>* g) {
 // one is one row; otherwise all go through.
 template <class floatX>
 static void gpt_next_logits(GPT<floatX>* g, const int* tokens, int n, int* cached, std::vector<float>* logits) {
-    const int C = g->config.channels, V = g->config.vocab_size, Vp = g->config.padded_vocab_size;
+    const int C = g->config.channels, V = g->config.vocab_size;
     const bool one = *cached > 0 && n == *cached + 1;
     cudaStream_t stream = g->dev->stream;
     std::vector<int> input(tokens + (one ? n - 1 : 0), tokens + n);
     if (!one) { input.resize(sample_padded_length(n, g->T), tokens[0]); }  // rows beyond n: later tokens, which earlier ones cannot see
     cudaCheck(cudaMemcpyAsync(g->acts.inputs, input.data(), input.size() * sizeof(int), cudaMemcpyHostToDevice, stream));
     gpt_forward_trunk(g, 1, (int)input.size(), one ? n - 1 : 0, FP8_ROLE_EVAL_X);
-    GemmShape s = head_shape(PASS_FPROP, 1, C, Vp, dtype_of<floatX>());
-    gemm(g->dev, "gemm sampling", &s, g->acts.logits, g->acts.lnf + (one ? 0 : (size_t)(n - 1) * C), g->param[P_wte], NULL, NULL, NULL);
+    const int rows = gpt_head_decode_rows(g);
+    floatX* x = g->acts.lnf + (one ? 0 : (size_t)(n - 1) * C);
+    if (rows > 1 && x != g->acts.lnf) {  // to the front: there are rows behind it then
+        cudaCheck(cudaMemcpyAsync(g->acts.lnf, x, C * sizeof(floatX), cudaMemcpyDeviceToDevice, stream));
+        x = g->acts.lnf;
+    }
+    const Operand row_x = gpt_head_operand(g, FP8_ROLE_EVAL_X, x, g->acts.head_x, g->acts.head_xs, rows, C, 1);
+    gpt_head_gemm(g, "gemm sampling", PASS_FPROP, g->acts.logits, row_x, gpt_operand_w(g, 0, LINEAR_HEAD), rows);
     std::vector<floatX> row(V);
     cudaCheck(cudaMemcpyAsync(row.data(), g->acts.logits, V * sizeof(floatX), cudaMemcpyDeviceToHost, stream));
     cudaCheck(cudaStreamSynchronize(stream));
@@ -2358,10 +2437,7 @@ static void gpt_switch_linear(GPT<floatX>* g, int l, int i, bool in_bf16) {
         comm_join(g->comm);
     }
     fp8_scaling_switch(s, l, i, in_bf16, g->dev->stream);
-    if (in_bf16) { return; }
-    const int slot = fp8_slot(s, FP8_ROLE_W, l, i);
-    if (fp8_needs_amax(s, slot)) { amax_reduce(s->amax + slot, gpt_param(g, linear_weight[i], l), w->part, g->dev->stream); }
-    gpt_quantize_weight(g, l, i);
+    if (!in_bf16) { gpt_quantize_param(g, l, i); }
 }
 
 // The report: counts are those of the step that ended, over all ranks, so that all ranks decide the same.
@@ -2371,7 +2447,7 @@ static void run_report_fp8(Run* run, GPT<floatX>* g, Fp8Due due) {
     Fp8Scaling* s = &g->scaling;
     Fp8ScalingHost h;
     FileError error;
-    const int n = fp8_training_slots(s), linears = s->layers * NUM_LINEARS;
+    const int n = fp8_training_slots(s);
     fp8_scaling_copy(s, &h);
     std::vector<double> sums(3 * n);  // saturated, flushed, elements
     for (int i = 0; i < n; i++) {
@@ -2394,19 +2470,20 @@ static void run_report_fp8(Run* run, GPT<floatX>* g, Fp8Due due) {
     const char* broken = fp8_scaling_check(s, &h, 0, n, 0, message);
     if (broken) { fail("this is a defect of the program: please report it", "FP8 scaling state: %s", broken); }
     const Fp8Guard guard = {o->fp8_guard_saturated, o->fp8_guard_flushed};
-    for (int k = 0; due.guard && k < linears; k++) {
+    for (int k = 0; due.guard && k < s->tensors; k++) {
         const int l = k % s->layers, i = k / s->layers;
-        char name[48], why[128];
+        char name[48], text[48], why[128];
+        fp8_linear_text(s, k, text);
         if (run->guard_until[k] && run->step >= run->guard_until[k]) {
             gpt_switch_linear(g, l, i, false);
             run->guard_until[k] = 0;
-            printf("fp8 guard: step %d: %s of layer %d is in FP8 again\n", run->step, linear_names[i], l);
+            printf("fp8 guard: step %d: %s is in FP8 again\n", run->step, text);
         } else if (!s->in_bf16[k]) {
-            for (int slot = k; slot < n; slot += linears) {
+            for (int slot = k; slot < n; slot += s->tensors) {
                 if (!fp8_guard_trips(&guard, shares(slot), why)) { continue; }
                 gpt_switch_linear(g, l, i, true);
                 run->guard_until[k] = run->step + o->fp8_guard_steps;
-                printf("fp8 guard: step %d: %s: %s: %s of layer %d is in BF16 until step %d\n", run->step, fp8_slot_name(s, slot, name), why, linear_names[i], l, run->guard_until[k]);
+                printf("fp8 guard: step %d: %s: %s: %s is in BF16 until step %d\n", run->step, fp8_slot_name(s, slot, name), why, text, run->guard_until[k]);
                 break;
             }
         }
@@ -2693,7 +2770,7 @@ static void run_main(Run* run, bool fp8) {
     g->fp8_guarded = fp8 && o->fp8_guard_every > 0;
     g->fp8_fusion = o->fp8_fusion;
     if (fp8) { gpt_bf16_layers(g, o->fp8_bf16_layers); }
-    run->guard_until.assign(config.num_layers * NUM_LINEARS, 0);
+    run->guard_until.assign(g->scaling.tensors, 0);
     g->moment_type = moments;
     if (!o->sample_only) { gpt_alloc_training(g); }
     gpt_alloc_activations(g, o->batch_size, o->seq_len, o->recompute);
@@ -2817,6 +2894,7 @@ static int trainer_main(int argc, char** argv) {
         require(fp8_recipe_runs(recipe, major, minor) && recipe->cuda <= CUDART_VERSION, hint, "%s has compute capability %d.%d, and this program was built with CUDA %d.%d; float8 with "
                 "--fp8-recipe %s needs %s", run->dev.props.name, run->dev.props.major, run->dev.props.minor, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, recipe->name, recipe->needs);
     }
+    require(!o->fp8_head || dtype == OPT_DTYPE_FLOAT8, "leave it out, or use --dtype float8", "--fp8-head needs --dtype float8");
     o->dtype = dtype;  // what runs is what is printed and recorded: a resume elsewhere shows the difference
     if (dtype != OPT_DTYPE_FLOAT8 && o->fp8_stats_every) { fprintf(stderr, "note: --fp8-stats-every does nothing without --dtype float8\n"); }
     if (dtype == OPT_DTYPE_FLOAT8 && o->gelu_fusion) { fprintf(stderr, "note: --gelu-fusion does nothing in float8: the GELU kernel takes the scale of what it makes\n"); }

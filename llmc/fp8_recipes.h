@@ -98,10 +98,11 @@ typedef struct {
     int history;                              // recipes with a history: how many optimizer steps it remembers, 1 .. FP8_HISTORY_MAX; 0: no history
     bool most_recent;                         // ... its newest amax counts, not its largest
     int margin;                               // ... the scale is divided by 2^margin, 0 .. FP8_MARGIN_MAX
+    bool head;                                // the head's products, with the tied embedding, are quantized as well
 } Fp8Settings;
 
 static inline Fp8Settings fp8_settings(const Fp8Recipe* r) {
-    Fp8Settings s = {r, r->x, r->w, r->dy, r->fast_fprop, r->fast_dgrad, r->fast_wgrad, false, r->history ? 16 : 0, false, 0};
+    Fp8Settings s = {r, r->x, r->w, r->dy, r->fast_fprop, r->fast_dgrad, r->fast_wgrad, false, r->history ? 16 : 0, false, 0, false};
     return s;
 }
 // NULL, or what contradicts itself, in buffer: to be checked after options were applied.

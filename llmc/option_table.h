@@ -89,7 +89,8 @@ enum { OPT_REDUCE_CHOICES(OPTION_CHOICE_ID) };
     OPT(fp8_fast_dgrad,       "",   ENUM,   OPT_FAST_RECIPE, CHOICES(OPT_FAST_CHOICES), 0, "precision", "the same for gradients of inputs") \
     OPT(fp8_fast_wgrad,       "",   ENUM,   OPT_FAST_RECIPE, CHOICES(OPT_FAST_CHOICES), 0, "precision", "the same for gradients of weights") \
     OPT(fp8_wgrad,            "",   ENUM,   OPT_WGRAD_FLOAT8, CHOICES(OPT_WGRAD_CHOICES), 0, "precision", "what gradients of weights are multiplied from; bfloat16: inputs are made again in backward, not kept") \
-    OPT(fp8_bf16_layers,      "",   STRING, "",            0, 4095,       "precision",   "linear layers that stay in BF16: numbers of layers (-1: the last), names, or both: 0,-1,fcproj,3.qkv") \
+    OPT(fp8_head,             "",   BOOL,   0,             0, 1,          "precision",   "the head's three products, logits and both gradients, are FP8 as well, by the same recipe") \
+    OPT(fp8_bf16_layers,      "",   STRING, "",            0, 4095,       "precision",   "linear layers that stay in BF16: numbers of layers (-1: the last), names, or both: 0,-1,fcproj,3.qkv; head") \
     OPT(fp8_power_of_two,     "",   BOOL,   0,             0, 1,          "precision",   "--fp8-recipe block: scales are powers of two") \
     OPT(fp8_history,          "",   INT,    16,            1, FP8_HISTORY_MAX, "precision", "--fp8-recipe delayed: optimizer steps whose largest values count") \
     OPT(fp8_history_algorithm, "",  ENUM,   OPT_HISTORY_MAX, CHOICES(OPT_HISTORY_CHOICES), 0, "precision", "--fp8-recipe delayed: the largest of them, or the most recent") \

@@ -28,7 +28,7 @@ static const char* const precision_names[NUM_PRECISIONS] = {"float32", "bfloat16
 
 #define FIXTURES "dev/reference/fixtures/"
 #define FLOAT32_ROUNDING 5.9604645e-8  // 2^-24 of the largest magnitude: one rounding
-#define MAX_APART 0.6                  // float8: our distance from the reference's run, of that run's from the truth; measured: 0.37 at most (all recipes, CPU device)
+#define MAX_APART 0.75                 // float8: our distance from the reference's run, of that run's from the truth; measured: 0.56 at most (all recipes, CPU device)
 #define MAX_NOISE 128.0                // roundings that noise may be, or it could hide a defect; measured: 31 at most on the CPU device (small.bin, float32)
 
 // ---------------------------------------------------------------------------- what all tests of the model share
@@ -213,8 +213,8 @@ static void subject_for_logits(Subject<floatX>* s, F fn) {
     const int N = g->B * g->T, C = g->config.channels, Vp = g->config.padded_vocab_size;
     for (int row = 0; row < N; row += g->head_rows) {
         const int rows = min(g->head_rows, N - row);
-        GemmShape shape = head_shape(PASS_FPROP, rows, C, Vp, dtype_of<floatX>());
-        gemm(g->dev, head_names[PASS_FPROP], &shape, g->acts.logits, g->acts.lnf + (size_t)row * C, g->param[P_wte], NULL, NULL, NULL);
+        const Operand x = gpt_head_operand(g, FP8_ROLE_EVAL_X, g->acts.lnf + (size_t)row * C, g->acts.head_x, g->acts.head_xs, rows, C, rows);
+        gpt_head_gemm(g, head_names[PASS_FPROP], PASS_FPROP, g->acts.logits, x, gpt_operand_w(g, 0, LINEAR_HEAD), rows);
         cudaCheck(cudaStreamSynchronize(g->dev->stream));
         Values z = fetch_values(g->acts.logits, (size_t)rows * Vp);
         for (int r = 0; r < rows; r++) { fn(row + r, &z[(size_t)r * Vp]); }
