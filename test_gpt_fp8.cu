@@ -871,11 +871,13 @@ static void test_trainer_float8_stays_within_the_spread_of_seeds(void) {
     remove_folder(dir);
 }
 
+#include "dev/test/fp8_head.h"
+
 int main(int argc, char** argv) {
     static const Test llmc_tests[] = {PARITY_LLMC_TESTS};
     if (llmc_files_parse(&argc, argv)) { return TEST_MAIN(llmc_tests); }
     static const Test tests[] = {
-        PARITY_TESTS PARITY_RECIPE_TESTS PARITY_LLMC_TESTS
+        PARITY_TESTS PARITY_RECIPE_TESTS HEAD_TESTS PARITY_LLMC_TESTS
         {"gpt_float32_gradients_match_finite_differences", test_gpt_float32_gradients_match_finite_differences, QUICK},
         {"gpt_bfloat16_gradients_point_as_float32", test_gpt_bfloat16_gradients_point_as_float32, QUICK},
         {"gpt_float8_gradients_point_as_float32", test_gpt_float8_gradients_point_as_float32, QUICK},

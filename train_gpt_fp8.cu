@@ -748,7 +748,7 @@ static void gpt_quantize_weights(GPT<floatX>* g) {
     cudaCheck(cudaDeviceSynchronize());
     if (!g->fp8) { return; }
     fp8_scaling_begin_weights(&g->scaling, g->dev->stream);
-    for (int tensor = 0; tensor < g->scaling.tensors; tensor++) { gpt_quantize_param(g, tensor % g->scaling.layers, tensor / g->scaling.layers); }
+    for (int tensor = 0; tensor < fp8_tensors(&g->scaling); tensor++) { gpt_quantize_param(g, tensor % g->scaling.layers, tensor / g->scaling.layers); }
 }
 template <class floatX>
 static void gpt_masters_from_params(GPT<floatX>* g) {
@@ -1695,7 +1695,7 @@ static void run_check_ranks(Run* run, GPT<floatX>* g) {
     if (g->fp8 && g->scaling.settings.history) {  // then the scales of inputs and gradients are those of all ranks as well (R4)
         mine[NUM_PARAMS] = digest(g->scaling.scale, fp8_training_slots(&g->scaling) * sizeof(float), 0);
     } else if (g->fp8) {
-        mine[NUM_PARAMS] = digest(g->scaling.scale + fp8_slot(&g->scaling, FP8_ROLE_W, 0, 0), g->scaling.tensors * sizeof(float), 0);
+        mine[NUM_PARAMS] = digest(g->scaling.scale + fp8_slot(&g->scaling, FP8_ROLE_W, 0, 0), fp8_tensors(&g->scaling) * sizeof(float), 0);
     }
     control_all_gather(run->control, "weights", mine.data(), items * (int)sizeof(uint64_t), all.data(), 0);
     for (int r = 1; r < P; r++) {
@@ -2175,17 +2175,17 @@ static void run_load_state(Run* run, GPT<floatX>* g) {
         const int linears = s->layers * NUM_LINEARS, found = (int)(state_find(r, "fp8/amax", &none)->count / NUM_FP8_ROLES);  // tensors of a role, there
         require(found == linears || found == linears + 1, "it was damaged, or written by another program", "'%s' has FP8 scales of %d tensors of each role; this model has %d, or %d with the head",
                 path, found, linears, linears + 1);
-        if (found != s->tensors) { printf("resume: %s\n", found < s->tensors ? "the checkpoint has no FP8 scales of the head: they start afresh" : "the FP8 scales of the head are not used"); }
+        if (found != fp8_tensors(s)) { printf("resume: %s\n", found < fp8_tensors(s) ? "the checkpoint has no FP8 scales of the head: they start afresh" : "the FP8 scales of the head are not used"); }
         // values of each tensor of each role; a tensor that is not there gets `fresh`
         auto read = [&](const char* name, uint32_t dtype, int roles, auto fresh) {
             std::vector<decltype(fresh)> there, here;
             const StateSection* section = state_find(r, name, &none);
             if (!section) { return here; }
-            const size_t per = section->count / ((size_t)roles * found), both = min(found, s->tensors) * per;
+            const size_t per = section->count / ((size_t)roles * found), both = min(found, fp8_tensors(s)) * per;
             there.resize((size_t)roles * found * per);
-            here.assign((size_t)roles * s->tensors * per, fresh);
+            here.assign((size_t)roles * fp8_tensors(s) * per, fresh);
             fileCheck(state_read_section(r, name, dtype, there.size(), there.data(), &error), &error);
-            for (int role = 0; role < roles; role++) { std::copy_n(there.begin() + role * found * per, both, here.begin() + role * s->tensors * per); }
+            for (int role = 0; role < roles; role++) { std::copy_n(there.begin() + role * found * per, both, here.begin() + role * fp8_tensors(s) * per); }
             return here;
         };
         const std::vector<unsigned> amax = read("fp8/amax", FILE_U32, NUM_FP8_ROLES, 0u), amax_step = read("fp8/amax_step", FILE_U32, NUM_FP8_ROLES, 0u);
@@ -2470,7 +2470,7 @@ static void run_report_fp8(Run* run, GPT<floatX>* g, Fp8Due due) {
     const char* broken = fp8_scaling_check(s, &h, 0, n, 0, message);
     if (broken) { fail("this is a defect of the program: please report it", "FP8 scaling state: %s", broken); }
     const Fp8Guard guard = {o->fp8_guard_saturated, o->fp8_guard_flushed};
-    for (int k = 0; due.guard && k < s->tensors; k++) {
+    for (int k = 0; due.guard && k < fp8_tensors(s); k++) {
         const int l = k % s->layers, i = k / s->layers;
         char name[48], text[48], why[128];
         fp8_linear_text(s, k, text);
@@ -2479,7 +2479,7 @@ static void run_report_fp8(Run* run, GPT<floatX>* g, Fp8Due due) {
             run->guard_until[k] = 0;
             printf("fp8 guard: step %d: %s is in FP8 again\n", run->step, text);
         } else if (!s->in_bf16[k]) {
-            for (int slot = k; slot < n; slot += s->tensors) {
+            for (int slot = k; slot < n; slot += fp8_tensors(s)) {
                 if (!fp8_guard_trips(&guard, shares(slot), why)) { continue; }
                 gpt_switch_linear(g, l, i, true);
                 run->guard_until[k] = run->step + o->fp8_guard_steps;
@@ -2770,7 +2770,7 @@ static void run_main(Run* run, bool fp8) {
     g->fp8_guarded = fp8 && o->fp8_guard_every > 0;
     g->fp8_fusion = o->fp8_fusion;
     if (fp8) { gpt_bf16_layers(g, o->fp8_bf16_layers); }
-    run->guard_until.assign(g->scaling.tensors, 0);
+    run->guard_until.assign(fp8_tensors(&g->scaling), 0);
     g->moment_type = moments;
     if (!o->sample_only) { gpt_alloc_training(g); }
     gpt_alloc_activations(g, o->batch_size, o->seq_len, o->recompute);

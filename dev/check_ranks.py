@@ -618,16 +618,18 @@ def check_kill_in_save():
 
 def check_recipes():
     """Every FP8 recipe, and the guard, on two ranks: both stages the same bits, as one rank within the noise of other micro-steps, and resumed to the bit."""
-    for recipe, more in [(r, "") for r in ("current", "delayed", "row", "block", "mx")] + [("current", " --fp8-guard-every 2 --fp8-guard-flushed 0.00001 --fp8-guard-steps 2 --fp8-bf16-layers 1.fc")]:
+    for recipe, more in [(r, "") for r in ("current", "delayed", "row", "block", "mx")] + [("current", " --fp8-guard-every 2 --fp8-guard-flushed 0.00001 --fp8-guard-steps 2 --fp8-bf16-layers 1.fc")] + [
+            (r, " --fp8-head") for r in ("current", "delayed", "block")]:
         common = f"{STEPS} --dtype float8 --fp8-recipe {recipe}{more} -d {8 * T} --grad-clip 0 --check-ranks-every 1 --schedule constant"
-        name, folder = recipe + (", guarded" if more else ""), f"recipe.{recipe}{len(more)}"
+        guarded = "guard" in more
+        name, folder = recipe + (", guarded" if guarded else more), f"recipe.{recipe}{len(more)}"
         r = train_all({"one": (1, f"{common} -b 2 -x 6"), "cut 1": (1, f"{common} -b 1 -x 6"), "cut 4": (1, f"{common} -b 4 -x 6"), "cut 8": (1, f"{common} -b 8 -x 6"), "0": (2, f"{common} -b 2 -x 6 -z 0"), "1": (2, f"{common} -b 2 -x 6 -z 1 -n 3 -o {folder}")})
         if not all([fine(x, f"{name}: {key}", 6) for key, x in r.items()]):
             continue
         noise = max(largest_difference(r[a].losses, r[b].losses) for a, b in itertools.combinations(("one", "cut 1", "cut 4", "cut 8"), 2))
         c.check(r["0"].losses == r["1"].losses, f"{name}: both stages the same losses", f"{r['0'].losses}\n{r['1'].losses}")
         c.check(largest_difference(r["1"].losses, r["one"].losses) <= 2 * max(noise, 1e-6), f"{name}: two ranks as one", f"{r['1'].losses}\n{r['one'].losses}, noise {noise}")
-        c.check(not more or any("fp8 guard: step 2: " in line for line in r["1"].lines) and any("in FP8 again" in line for line in r["1"].lines), f"{name}: moves layers and moves them back", str(r["1"]))
+        c.check(not guarded or any("fp8 guard: step 2: " in line for line in r["1"].lines) and any("in FP8 again" in line for line in r["1"].lines), f"{name}: moves layers and moves them back", str(r["1"]))
         os.unlink(f"{tmp}/{folder}/DONE_00000006")
         again = train(2, f"{common} -b 2 -x 6 -z 1 -n 3 -o {folder} --resume")
         c.check(fine(again, f"{name}: resume", 3) and again.losses == r["1"].losses[3:], f"{name}: goes on to the bit", f"{again.losses}, {r['1'].losses}")

@@ -50,7 +50,7 @@ static inline std::string fp8_json_line(const Fp8Scaling* s, const Fp8ScalingHos
     return "{\"step\":" + std::to_string(step) + ",\"tensor\":\"" + fp8_slot_name(s, slot, name) + "\",\"format\":\"" + (fp8_slot_format(s, slot) == FP8_E4M3 ? "e4m3" : "e5m2") +
            "\",\"scales\":\"" + fp8_granularity_names[by] + "\",\"amax\":" + fp8_json_number(amax) + ",\"scale\":" + (by == FP8_BY_TENSOR ? fp8_json_number(h->scale[slot]) : "null") +
            ",\"saturated\":" + fp8_json_number(shares.saturated) + ",\"flushed\":" + fp8_json_number(shares.flushed) + ",\"sqnr_db\":" + fp8_json_number(fp8_sqnr(h, slot)) +
-           ",\"bf16\":" + (s->in_bf16[slot % s->tensors] ? "true" : "false") + "}\n";
+           ",\"bf16\":" + (s->in_bf16[slot % fp8_tensors(s)] ? "true" : "false") + "}\n";
 }
 
 // Cuts the lines beyond `step`; keeps what is not ours.

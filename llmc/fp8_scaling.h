@@ -35,7 +35,7 @@ static const char* const linear_names[NUM_LINEARS + 1] = {"qkv", "attproj", "fc"
 typedef struct {
     const Fp8Recipe* recipe;
     Fp8Settings settings;
-    int layers, tensors, count; // tensors of a role: layers * NUM_LINEARS, and that of the head if settings.head; count = NUM_FP8_ROLES * tensors slots
+    int layers, count;          // count = NUM_FP8_ROLES * fp8_tensors slots
     // device arrays (count)
     unsigned* amax;             // bits of max|x| of the current use
     unsigned* amax_step;        // bits of the maximum over the micro-steps since fp8_scaling_begin_step
@@ -51,11 +51,12 @@ typedef struct {
     unsigned char* used;        // training slots: quantized in this optimizer step
     unsigned char* ready;       // training slots: the history is not empty
     unsigned long long* elements;  // quantized while counting, since fp8_scaling_clear_counts; twice where the two orders are two quantizations
-    unsigned char* in_bf16;     // [linear * layers + layer], (tensors), 1: this linear layer stays in BF16. The caller asks (fp8_linear_on), nothing here does
+    unsigned char* in_bf16;     // [linear * layers + layer] 1: this linear layer stays in BF16. The caller asks (fp8_linear_on), nothing here does
 } Fp8Scaling;
 
-static inline int fp8_slot(const Fp8Scaling* s, Fp8Role role, int layer, int linear) { return (int)role * s->tensors + linear * s->layers + layer; }
-static inline Fp8Role fp8_slot_role(const Fp8Scaling* s, int slot) { return (Fp8Role)(slot / s->tensors); }
+static inline int fp8_tensors(const Fp8Scaling* s) { return s->layers * NUM_LINEARS + s->settings.head; }  // of a role
+static inline int fp8_slot(const Fp8Scaling* s, Fp8Role role, int layer, int linear) { return (int)role * fp8_tensors(s) + linear * s->layers + layer; }
+static inline Fp8Role fp8_slot_role(const Fp8Scaling* s, int slot) { return (Fp8Role)(slot / fp8_tensors(s)); }
 static inline int fp8_training_slots(const Fp8Scaling* s) { return fp8_slot(s, FP8_ROLE_EVAL_X, 0, 0); }  // they come first
 template <class R> static inline Fp8Format fp8_role_format(const R* r, Fp8Role role) { return role == FP8_ROLE_W ? r->w : role == FP8_ROLE_DY ? r->dy : r->x; }  // of a recipe or settings
 static inline Fp8Granularity fp8_role_granularity(const Fp8Recipe* r, Fp8Role role) { return role == FP8_ROLE_W ? r->by_w : role == FP8_ROLE_DY ? r->by_dy : r->by_x; }
@@ -75,7 +76,7 @@ static inline bool fp8_needs_amax(const Fp8Scaling* s, int slot) {
 
 // "l3.fc.x": layer 3, linear fc, its input; "head.x". Returns a pointer to the caller's buffer.
 static inline const char* fp8_slot_name(const Fp8Scaling* s, int slot, char buffer[48]) {
-    const int tensor = slot % s->tensors, linear = tensor / s->layers;
+    const int tensor = slot % fp8_tensors(s), linear = tensor / s->layers;
     int n = linear == LINEAR_HEAD ? 0 : snprintf(buffer, 48, "l%d.", tensor % s->layers);
     snprintf(buffer + n, 48 - n, "%s.%s", linear_names[linear], fp8_role_names[fp8_slot_role(s, slot)]);
     return buffer;
@@ -99,8 +100,7 @@ static inline void fp8_scaling_init(Fp8Scaling* s, const Fp8Settings* settings, 
     s->recipe = settings->recipe;
     s->settings = *settings;
     s->layers = layers;
-    s->tensors = layers * NUM_LINEARS + settings->head;
-    s->count = NUM_FP8_ROLES * s->tensors;
+    s->count = NUM_FP8_ROLES * fp8_tensors(s);
     const size_t n = s->count, entries = (size_t)fp8_training_slots(s) * settings->history;
     cudaCheck(cudaMalloc((void**)&s->amax, n * sizeof(unsigned)));
     cudaCheck(cudaMalloc((void**)&s->amax_step, n * sizeof(unsigned)));
@@ -153,11 +153,11 @@ static inline void fp8_scaling_free(Fp8Scaling* s) {
 
 // Before a producer records: amax of all slots of a role := 0.
 static inline void fp8_scaling_begin(Fp8Scaling* s, Fp8Role role, cudaStream_t stream) {
-    cudaCheck(cudaMemsetAsync(s->amax + fp8_slot(s, role, 0, 0), 0, s->tensors * sizeof(unsigned), stream));
+    cudaCheck(cudaMemsetAsync(s->amax + fp8_slot(s, role, 0, 0), 0, fp8_tensors(s) * sizeof(unsigned), stream));
 }
 // At micro-step 0 of an optimizer step: amax_step of x and dy := 0, none of them was used.
 static inline void fp8_scaling_begin_step(Fp8Scaling* s, cudaStream_t stream) {
-    const size_t n = s->tensors;
+    const size_t n = fp8_tensors(s);
     const Fp8Role roles[] = {FP8_ROLE_X, FP8_ROLE_DY};
     for (Fp8Role role : roles) {
         cudaCheck(cudaMemsetAsync(s->amax_step + fp8_slot(s, role, 0, 0), 0, n * sizeof(unsigned), stream));
@@ -167,7 +167,7 @@ static inline void fp8_scaling_begin_step(Fp8Scaling* s, cudaStream_t stream) {
 // Before the weights are quantized anew (so after end_step): their amax and amax_step := 0.
 static inline void fp8_scaling_begin_weights(Fp8Scaling* s, cudaStream_t stream) {
     fp8_scaling_begin(s, FP8_ROLE_W, stream);
-    cudaCheck(cudaMemsetAsync(s->amax_step + fp8_slot(s, FP8_ROLE_W, 0, 0), 0, s->tensors * sizeof(unsigned), stream));
+    cudaCheck(cudaMemsetAsync(s->amax_step + fp8_slot(s, FP8_ROLE_W, 0, 0), 0, fp8_tensors(s) * sizeof(unsigned), stream));
 }
 static inline void fp8_scaling_clear_counts(Fp8Scaling* s, cudaStream_t stream) {
     cudaCheck(cudaMemsetAsync(s->counts, 0, s->count * 2 * sizeof(unsigned long long), stream));
@@ -327,7 +327,7 @@ static inline unsigned fp8_history_amax(const Fp8Settings* f, const unsigned* hi
 static inline const char* fp8_scaling_check(const Fp8Scaling* s, const Fp8ScalingHost* h, int first, int last, unsigned long long elements, char buffer[256]) {
     const int H = s->settings.history;
     for (int i = first; i < last; i++) {
-        if (s->in_bf16[i % s->tensors]) { continue; }  // AdamW records their amax with the others'
+        if (s->in_bf16[i % fp8_tensors(s)]) { continue; }  // AdamW records their amax with the others'
         char name[48];
         fp8_slot_name(s, i, name);
         float scale = h->scale[i], descale = h->descale[i];
@@ -399,8 +399,8 @@ static inline void fp8_count_nonfinite(const Fp8Scaling* s, float* count, cudaSt
 static inline int fp8_scaling_find_nonfinite(const Fp8Scaling* s, const unsigned* amax_step) {
     const Fp8Role roles[3] = {FP8_ROLE_W, FP8_ROLE_X, FP8_ROLE_DY};
     for (int r = 0; r < 3; r++) {
-        for (int i = 0; i < s->tensors; i++) {
-            int at = roles[r] == FP8_ROLE_DY ? s->tensors - 1 - i : i;
+        for (int i = 0; i < fp8_tensors(s); i++) {
+            int at = roles[r] == FP8_ROLE_DY ? fp8_tensors(s) - 1 - i : i;
             int slot = at == s->layers * NUM_LINEARS ? fp8_slot(s, roles[r], 0, LINEAR_HEAD) : fp8_slot(s, roles[r], at / NUM_LINEARS, at % NUM_LINEARS);
             if (amax_step[slot] >= 0x7f800000u) { return slot; }
         }
@@ -426,7 +426,7 @@ static inline void fp8_scaling_print(FILE* out, const Fp8Scaling* s, const Fp8Sc
         fprintf(out, "%-20s %s %12.4e %12s %12.5f %10.5f", fp8_slot_name(s, i, name), fp8_slot_format(s, i) == FP8_E4M3 ? "E4M3" : "E5M2", amax, scale,
                 100.0 * h->counts[2 * i] / n, 100.0 * h->counts[2 * i + 1] / n);
         if (h->noise) { fprintf(out, " %8.2f", fp8_sqnr(h, i)); }
-        fprintf(out, "%s\n", s->in_bf16[i % s->tensors] ? "  (in BF16)" : "");
+        fprintf(out, "%s\n", s->in_bf16[i % fp8_tensors(s)] ? "  (in BF16)" : "");
     }
 }
 

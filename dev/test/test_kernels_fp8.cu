@@ -111,6 +111,14 @@ static void test_slots(void) {
         }
     }
     CHECK(!strcmp(fp8_slot_name(&s, fp8_slot(&s, FP8_ROLE_X, 2, LINEAR_FC), name), "l2.fc.x"), "%s", name);
+    s.settings.head = true;  // one more of each role, after the layers'
+    for (int role = 0; role < NUM_FP8_ROLES; role++) {
+        const int slot = fp8_slot(&s, (Fp8Role)role, 0, LINEAR_HEAD);
+        CHECK(slot == (role + 1) * 13 - 1 && fp8_slot_role(&s, slot) == role && !strcmp(fp8_slot_name(&s, slot, name), (std::string("head.") + fp8_role_names[role]).c_str()), "slot %d: %s", slot, name);
+        CHECK(!strcmp(fp8_slot_name(&s, fp8_slot(&s, (Fp8Role)role, 2, LINEAR_FCPROJ), name), (std::string("l2.fcproj.") + fp8_role_names[role]).c_str()), "%s", name);
+    }
+    CHECK(!strcmp(fp8_linear_text(&s, 12, name), "the head") && !strcmp(fp8_linear_text(&s, 2 * 3 + 1, name), "fc of layer 1"), "%s", name);
+    s.settings.head = false;
     CHECK(fp8_role_format(s.recipe, FP8_ROLE_X) == FP8_E4M3 && fp8_role_format(s.recipe, FP8_ROLE_EVAL_X) == FP8_E4M3 &&
         fp8_role_format(s.recipe, FP8_ROLE_W) == FP8_E4M3 &&
           fp8_role_format(s.recipe, FP8_ROLE_DY) == FP8_E5M2, "the formats of recipe %s", s.recipe->name);
@@ -218,13 +226,14 @@ static void test_invariants_violated(void) {
 static void test_find_nonfinite(void) {
     Fp8Scaling s = {};
     s.layers = 3;
-    std::vector<unsigned> amax(NUM_FP8_ROLES * 3 * NUM_LINEARS, 0x7f7fffff);
-    const int in_order[] = {fp8_slot(&s, FP8_ROLE_DY, 0, LINEAR_QKV), fp8_slot(&s, FP8_ROLE_DY, 0, LINEAR_FC),
-        fp8_slot(&s, FP8_ROLE_DY, 2, LINEAR_QKV), fp8_slot(&s, FP8_ROLE_X, 2, LINEAR_QKV),
-                            fp8_slot(&s, FP8_ROLE_X, 0, LINEAR_FCPROJ), fp8_slot(&s, FP8_ROLE_W, 1, LINEAR_FC)};  // later ones come first in the step
+    s.settings.head = true;
+    std::vector<unsigned> amax(NUM_FP8_ROLES * fp8_tensors(&s), 0x7f7fffff);
+    const int in_order[] = {fp8_slot(&s, FP8_ROLE_DY, 0, LINEAR_QKV), fp8_slot(&s, FP8_ROLE_DY, 0, LINEAR_FC), fp8_slot(&s, FP8_ROLE_DY, 2, LINEAR_QKV), fp8_slot(&s, FP8_ROLE_DY, 0, LINEAR_HEAD),
+                            fp8_slot(&s, FP8_ROLE_X, 0, LINEAR_HEAD), fp8_slot(&s, FP8_ROLE_X, 2, LINEAR_QKV), fp8_slot(&s, FP8_ROLE_X, 0, LINEAR_FCPROJ),
+                            fp8_slot(&s, FP8_ROLE_W, 0, LINEAR_HEAD), fp8_slot(&s, FP8_ROLE_W, 1, LINEAR_FC)};  // later ones come first in the step
     amax[fp8_slot(&s, FP8_ROLE_EVAL_X, 1, LINEAR_FC)] = 0x7fc00000;
     CHECK(fp8_scaling_find_nonfinite(&s, amax.data()) == -1, "found slot %d", fp8_scaling_find_nonfinite(&s, amax.data()));
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 9; i++) {
         amax[in_order[i]] = i % 2 ? 0x7f800000 : 0x7fc00000;
         char name[48], want[48];
         int found = fp8_scaling_find_nonfinite(&s, amax.data());
