@@ -114,7 +114,8 @@ static void test_slots(void) {
     s.settings.head = true;  // one more of each role, after the layers'
     for (int role = 0; role < NUM_FP8_ROLES; role++) {
         const int slot = fp8_slot(&s, (Fp8Role)role, 0, LINEAR_HEAD);
-        CHECK(slot == (role + 1) * 13 - 1 && fp8_slot_role(&s, slot) == role && !strcmp(fp8_slot_name(&s, slot, name), (std::string("head.") + fp8_role_names[role]).c_str()), "slot %d: %s", slot, name);
+        CHECK(slot == (role + 1) * 13 - 1 && fp8_slot_role(&s, slot) == role && !strcmp(fp8_slot_name(&s, slot, name), (std::string("head.") + fp8_role_names[role]).c_str()),
+              "slot %d: %s", slot, name);
         CHECK(!strcmp(fp8_slot_name(&s, fp8_slot(&s, (Fp8Role)role, 2, LINEAR_FCPROJ), name), (std::string("l2.fcproj.") + fp8_role_names[role]).c_str()), "%s", name);
     }
     CHECK(!strcmp(fp8_linear_text(&s, 12, name), "the head") && !strcmp(fp8_linear_text(&s, 2 * 3 + 1, name), "fc of layer 1"), "%s", name);
