@@ -46,7 +46,7 @@ typedef struct {
     double *noise, *noise_partial;  // [2 * slot] sum of x^2, [2 * slot + 1] of (x - dequantized)^2; scratch. NULL until fp8_scaling_alloc_noise
     size_t noise_blocks;        // for how many thread blocks there is scratch
     bool noise_on;              // quantizing is followed by measuring
-    unsigned long long traffic; // bytes of inputs and output gradients read and written only because they become FP8 (fp8_count_traffic); the caller clears it
+    unsigned long long traffic; // bytes of inputs and output gradients of layers, not of the head, read and written only because they become FP8 (fp8_count_traffic); the caller clears it
     // host arrays (count)
     unsigned char* used;        // training slots: quantized in this optimizer step
     unsigned char* ready;       // training slots: the history is not empty
@@ -232,7 +232,7 @@ static inline void fp8_scaling_switch(Fp8Scaling* s, int layer, int linear, bool
 
 static inline bool fp8_counts_traffic(const Fp8Scaling* s, int slot) {
     const Fp8Role role = fp8_slot_role(s, slot);
-    return role == FP8_ROLE_X || role == FP8_ROLE_DY;
+    return (role == FP8_ROLE_X || role == FP8_ROLE_DY) && slot % fp8_tensors(s) < s->layers * NUM_LINEARS;
 }
 // What a Sink needs to write the operand of a slot (rows, cols): for the quantize kernel and for kernels that produce and quantize at once. Marks the slot as
 // used. again: the same elements were quantized before (a recompute level), so they are not counted.
