@@ -80,7 +80,7 @@
 #include "llmc/encoder.cuh"
 // defines: layernorm_forward, layernorm_backward
 #include "llmc/layernorm.cuh"
-// defines: attention_forward, attention_backward, attention_decode, attention_scratch_bytes
+// defines: attention_forward, attention_backward, attention_decode, attention_scratch_bytes, attention_is_flash
 #include "llmc/attention.cuh"
 // defines: gelu_forward, gelu_backward
 #include "llmc/gelu.cuh"
@@ -315,7 +315,7 @@ enum { SCALAR_LOSS, SCALAR_STOP, SCALAR_SAVE, SCALAR_SHARDS, SCALAR_OPERANDS, SC
     X(lnf,        floatX,  N * C,                                     both,   MEM_ACTIVATIONS) \
     X(losses,     float,   N,                                         both,   MEM_ACTIVATIONS) \
     X(logits,     floatX,  head_rows * Vp,                            both,   MEM_SCRATCH) /* a chunk of rows; dlogits in place */ \
-    X(attention,  char,    attention_scratch_bytes((int)B, (int)T, (int)NH), both, MEM_SCRATCH) \
+    X(attention,  char,    attention_scratch_bytes(flash, (int)B, (int)T, (int)NH), both, MEM_SCRATCH) \
     X(operand_k,  uint8_t, N * 4 * C,                                 fp8,    MEM_SCRATCH) /* k of the operand at hand */ \
     X(operand_t,  uint8_t, N * 4 * C,                                 fp8,    MEM_SCRATCH) /* t of dY */ \
     X(k_scales,   uint8_t, max(x_scales(N, 4 * C), dy_scales(N, 4 * C)), fp8, MEM_SCRATCH) \
@@ -533,6 +533,9 @@ static void gpt_alloc_training(GPT<floatX>* g) {
     }
 }
 
+// Is attention done by the flash kernels?
+template <class floatX> static bool gpt_flash(const GPT<floatX>* g) { return attention_is_flash(g->dev, dtype_of<floatX>(), g->config.channels / g->config.num_heads); }
+
 template <class floatX>
 static void gpt_alloc_activations(GPT<floatX>* g, int batch, int seq_len, int recompute) {
     const size_t B = batch, T = gpt_padded_seq_len(seq_len, g->fp8), N = B * T, L = g->config.num_layers, C = g->config.channels, NH = g->config.num_heads, Vp = g->config.padded_vocab_size;
@@ -544,7 +547,7 @@ static void gpt_alloc_activations(GPT<floatX>* g, int batch, int seq_len, int re
     g->head_rows = (int)head_rows;
     const size_t norm_blocks = gpt_norm_blocks(g->spec, true) + gpt_norm_blocks(g->spec, false);
     Activations<floatX>* a = &g->acts;
-    const bool both = true, fp8 = g->fp8, plain = !g->fp8, quantized = g->fp8 && !g->fp8_wgrad_bf16;
+    const bool both = true, fp8 = g->fp8, plain = !g->fp8, quantized = g->fp8 && !g->fp8_wgrad_bf16, flash = gpt_flash(g);
     auto x_scales = [&](size_t outer, size_t inner) { return fp8 ? fp8_scale_bytes(g->scaling.recipe->by_x, (int)outer, (int)inner) : 0; };
     auto dy_scales = [&](size_t outer, size_t inner) { return fp8 ? fp8_scale_bytes(g->scaling.recipe->by_dy, (int)outer, (int)inner) : 0; };
 #define ACT_ALLOC(name, type, elements, when, cls) a->name = (when) && (elements) > 0 ? (type*)device_alloc(g->dev, cls, #name, (elements) * sizeof(type)) : NULL;
@@ -1090,7 +1093,7 @@ static void gpt_plan(GPT<floatX>* g) {
         }
     }
     int group = attention_group(NH, T);
-    for (int rest = 0; rest < 2; rest++) {
+    for (int rest = 0; rest < (gpt_flash(g) ? 0 : 2); rest++) {
         int heads = rest ? NH % group : group;
         if (!heads) { continue; }
         const GemmShape shapes[] = {
@@ -1121,7 +1124,7 @@ static void gpt_plan_sampling(GPT<floatX>* g, int T, size_t start, size_t end) {
         if (!rows) { continue; }
         for (int i = 0; i < NUM_LINEARS; i++) { gpt_plan_linear(g, PASS_FPROP, i, rows, linear_names[i]); }
         for (int heads : {attention_group(NH, rows), NH % attention_group(NH, rows)}) {
-            if (!heads || pass == 0) { continue; }  // attention_decode has no products
+            if (!heads || pass == 0 || gpt_flash(g)) { continue; }  // attention_decode has no products of the library either
             s = attention_scores_shape(X, heads, rows, C / NH, 3 * C, 3 * C);
             gemm_plan_or_fail(g->dev, &s, "gemm attention");
             s = attention_apply_shape(X, heads, rows, C / NH, false, 3 * C, C);
@@ -2558,6 +2561,16 @@ static void run_open_data(Run* run, int vocab_size) {
     run->targets.resize(run->inputs.size());
 }
 
+// What --attention stands for here; what runs is what is recorded.
+static void run_choose_attention(Run* run, DType x, int hs) {
+    Options* o = &run->opt;
+    char hint[128];
+    snprintf(hint, sizeof(hint), x == DTYPE_F32 ? "use --dtype bfloat16 or float8, or --attention gemm" : "heads of 8 to %d, in steps of 8, would do; or use --attention gemm", FLASH_MAX_HEAD);
+    require(o->attention != OPT_ATTENTION_FLASH || attention_flash_fits(x, hs), hint, "--attention flash: no kernel for heads of %d in %s", hs, x == DTYPE_F32 ? "float32" : "BF16");
+    run->dev.attention = o->attention == OPT_ATTENTION_FLASH ? ATTENTION_FLASH : o->attention == OPT_ATTENTION_GEMM ? ATTENTION_GEMM : ATTENTION_AUTO;
+    o->attention = attention_is_flash(&run->dev, x, hs) ? OPT_ATTENTION_FLASH : OPT_ATTENTION_GEMM;
+}
+
 // llm.c's parameter table from the device on, then what only this program has.
 template <class floatX>
 static void run_print_model(Run* run, GPT<floatX>* g, const char* origin) {
@@ -2666,6 +2679,7 @@ static void run_main(Run* run, bool fp8) {
     }
     if (o->sample_only && !options_is_set(o, "seq_len")) { o->seq_len = fp8 && config.max_seq_len >= 16 ? config.max_seq_len / 16 * 16 : config.max_seq_len; }
     gpt_check_config(&config, o->batch_size, o->seq_len, fp8);
+    run_choose_attention(run, dtype_of<floatX>(), config.channels / config.num_heads);
     const bool masters = o->master_dtype == OPT_MASTER_FLOAT32 && !o->sample_only;
     const MomentType moments = o->moment_dtype == OPT_MOMENT_FLOAT8 ? MOMENT_F8 : o->moment_dtype == OPT_MOMENT_BFLOAT16 ? MOMENT_BF16 : MOMENT_F32;
     const Fp8Settings settings = fp8 ? fp8_settings_from_options(o) : Fp8Settings();
