@@ -164,6 +164,7 @@ static __device__ __forceinline__ void fp8_transpose_tile(uint4 q[FP8_TILE]) {
 //     Sink<BY, F, COUNT> sink;  sink.begin(params, block_row, block_col);       block_row, block_col: in units of 128
 //     if (sink.inside) { for r = 0 .. 15: sink.put_row(r, x); }                 x: columns col0 .. col0 + 15 of row row0 + r
 //     sink.finish();                                                            all threads: it has barriers; then the next 128 x 128 may begin
+// A block that has more threads, in whole warps, for other work calls all this in all of them: those beyond the first FP8_SINK_THREADS have no tile.
 // and beyond that, by granularity:
 //     TENSOR, scale from *amax (now): the whole tensor's amax was recorded before the kernel began (a pass of its own)
 //     TENSOR, scale given:            nothing: one pass, the amax is recorded here
@@ -232,7 +233,7 @@ template <Fp8Format F, bool COUNT> struct Fp8SinkTile {
         block_row = patch_row; block_col = patch_col;
         row0 = block_row * FP8_PATCH + (threadIdx.x % 8) * FP8_TILE;
         col0 = block_col * FP8_PATCH + (threadIdx.x / 8) * FP8_TILE;
-        inside = row0 < p.rows && col0 < p.cols;
+        inside = threadIdx.x < FP8_SINK_THREADS && row0 < p.rows && col0 < p.cols;
         #pragma unroll
         for (int i = 0; i < FP8_TILE; i++) { most[i] = 0; }
         tally.begin(p.counts);
@@ -493,15 +494,16 @@ template <Fp8Granularity BY, Fp8Format F, bool COUNT> struct Sink : Fp8SinkTile<
     }
     __device__ __forceinline__ void finish() {
         const int tile_row = threadIdx.x % 8, tile_col = threadIdx.x / 8;
+        const bool has_tile = threadIdx.x < FP8_SINK_THREADS;
         #pragma unroll
-        for (int i = 0; i < FP8_TILE; i++) {
+        for (int i = 0; has_tile && i < FP8_TILE; i++) {
             edges[(FP8_SINK_THREADS + threadIdx.x) * FP8_EDGE + i] = this->most[i];
             if (!this->inside) { edges[threadIdx.x * FP8_EDGE + i] = 0; }
         }
         __syncthreads();
-        make_scales();
+        if (has_tile) { make_scales(); }
         __syncthreads();  // no third: the next edges are written after this one, the next scales after the next first one
-        if (BY == FP8_BY_VEC32) { store_mx_tiles(); }
+        if (BY == FP8_BY_VEC32 && has_tile) { store_mx_tiles(); }
         if (this->inside && this->p.out.k) {
             #pragma unroll 4
             for (int r = 0; r < FP8_TILE; r++) {
