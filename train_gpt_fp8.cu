@@ -96,6 +96,8 @@
 #include "llmc/fp8_quantize.cuh"
 // defines: fp8_fuses, fp8_layernorm_forward, fp8_layernorm_again, fp8_layernorm_backward, fp8_gelu_forward, fp8_gelu_backward, fp8_adamw_fuses, fp8_adamw_update
 #include "llmc/fp8_producers.cuh"
+// defines: fp8_attention_fuses, fp8_attention_forward, fp8_attention_backward
+#include "llmc/fp8_attention.cuh"
 // defines: adamw_update_moments, AdamWParams, AdamWLayout, init_fast
 #include "llmc/adamw.cuh"
 // defines: sum_squares, sum_all
@@ -952,6 +954,46 @@ static void gpt_record_amax(GPT<floatX>* g, Fp8Role role, int l, int i, floatX* 
     fp8_count_traffic(&g->scaling, fp8_slot(&g->scaling, role, l, i), n, 1);
     amax_reduce(amax, x, n, g->dev->stream);
 }
+// qkv's output gradient: the gradient of attention's input, from dy, that of its output; left in dqkv, if anyone reads it there.
+template <class floatX>
+static Operand gpt_attention_dy(GPT<floatX>* g, int l, floatX* dqkv, floatX* dy, const LayerBuffers<floatX>& b, int B, int T) {
+    Device* dev = g->dev;
+    Activations<floatX>* a = &g->acts;
+    const int C = g->config.channels, NH = g->config.num_heads, N = B * T;
+    if constexpr (sizeof(floatX) == 2) {
+        const int slot = g->fp8 ? fp8_slot(&g->scaling, FP8_ROLE_DY, l, LINEAR_QKV) : 0;
+        if (gpt_fuses(g, FP8_ROLE_DY, l, LINEAR_QKV) && !gpt_plain_wgrad(g, l, LINEAR_QKV) && fp8_attention_fuses(dev, &g->scaling, slot, B, T, C, NH)) {
+            const Fp8Operand q = gpt_fp8_dy(g, slot);
+            fp8_attention_backward(dev, &g->scaling, slot, q, gpt_grad_f32(g, P_qkvb, l), a->partial, dy, b.qkv, b.y, b.lse, a->attention, B, T, C, NH);
+            return gpt_fp8_operand(g, slot, q, N, 3 * C);
+        }
+    }
+    attention_backward(dev, dqkv, dy, b.qkv, b.y, b.lse, a->attention, B, T, C, NH);
+    gpt_record_amax(g, FP8_ROLE_DY, l, LINEAR_QKV, dqkv, (size_t)N * 3 * C);
+    return gpt_operand_dy(g, l, LINEAR_QKV, dqkv, N);
+}
+// attproj's input in forward: y = attention over (B,T) of b.qkv; past > 0: of one token, whose q, k and v lie in acts.dwide.
+template <class floatX>
+static Operand gpt_attention_x(GPT<floatX>* g, Fp8Role role, int l, const LayerBuffers<floatX>& b, int B, int T, int past, int M) {
+    Device* dev = g->dev;
+    const int C = g->config.channels, NH = g->config.num_heads;
+    if constexpr (sizeof(floatX) == 2) {
+        const int slot = g->fp8 ? fp8_slot(&g->scaling, role, l, LINEAR_ATTPROJ) : 0;
+        if (!past && gpt_fuses(g, role, l, LINEAR_ATTPROJ) && fp8_attention_fuses(dev, &g->scaling, slot, B, T, C, NH)) {
+            const Fp8Operand q = gpt_fp8_x(g, role, slot, b.y_q, b.y_s);
+            fp8_attention_forward(dev, &g->scaling, slot, q, b.y, b.lse, b.qkv, B, T, C, NH);
+            return gpt_fp8_operand(g, slot, q, M, C);
+        }
+    }
+    if (past) {
+        cudaCheck(cudaMemcpyAsync(b.qkv + 3 * C * (size_t)past, g->acts.dwide, 3 * C * sizeof(floatX), cudaMemcpyDeviceToDevice, dev->stream));
+        attention_decode(b.y, b.qkv, past, C, NH, dev->stream);
+    } else {
+        attention_forward(dev, b.y, b.lse, b.qkv, g->acts.attention, B, T, C, NH);
+    }
+    gpt_record_amax(g, role, l, LINEAR_ATTPROJ, b.y, (size_t)B * T * C);
+    return gpt_operand_x(g, role, l, LINEAR_ATTPROJ, b.y, b.y_q, b.y_s, M, C);
+}
 template <class floatX>
 static bool gpt_fast_accum(GPT<floatX>* g, Pass pass) {
     const Fp8Settings* r = &g->scaling.settings;
@@ -986,9 +1028,9 @@ template <class floatX>
 static void gpt_forward_trunk(GPT<floatX>* g, int B, int T, int past, Fp8Role role) {
     Device* dev = g->dev;
     Activations<floatX>* a = &g->acts;
-    const int N = B * T, L = g->config.num_layers, C = g->config.channels, NH = g->config.num_heads;
+    const int N = B * T, L = g->config.num_layers, C = g->config.channels;
     const int M = past ? gpt_decode_rows(g) : N;  // rows of the products and of the buffers; rows from N on are garbage
-    const size_t NC = (size_t)N * C, MC = (size_t)M * C;
+    const size_t MC = (size_t)M * C;
     const DType X = dtype_of<floatX>();
     const bool fast = gpt_fast_accum(g, PASS_FPROP);
     if (g->fp8) { fp8_scaling_begin(&g->scaling, role, dev->stream); }
@@ -998,14 +1040,7 @@ static void gpt_forward_trunk(GPT<floatX>* g, int B, int T, int past, Fp8Role ro
         // attention: res2 = res1 + attproj(attention(qkv(ln1(res1)))); the sum itself is formed by the layernorm that reads it
         Operand x = gpt_layernorm_x(g, role, l, LINEAR_QKV, b.ln1, b.mean1, b.rstd1, b.res1, l == 0 ? b.res1 : b.res1 - MC, l == 0 ? (floatX*)NULL : a->branch, b.ln1_q, b.ln1_s, N, M);
         linear_forward(dev, past ? a->dwide : b.qkv, X, x, gpt_operand_w(g, l, LINEAR_QKV), gpt_param(g, P_qkvb, l), fast);
-        if (past) {
-            cudaCheck(cudaMemcpyAsync(b.qkv + 3 * C * (size_t)past, a->dwide, 3 * C * sizeof(floatX), cudaMemcpyDeviceToDevice, dev->stream));
-            attention_decode(b.y, b.qkv, past, C, NH, dev->stream);
-        } else {
-            attention_forward(dev, b.y, b.lse, b.qkv, a->attention, B, T, C, NH);
-        }
-        gpt_record_amax(g, role, l, LINEAR_ATTPROJ, b.y, NC);
-        x = gpt_operand_x(g, role, l, LINEAR_ATTPROJ, b.y, b.y_q, b.y_s, M, C);
+        x = gpt_attention_x(g, role, l, b, B, T, past, M);
         linear_forward(dev, a->branch, X, x, gpt_operand_w(g, l, LINEAR_ATTPROJ), gpt_param(g, P_attprojb, l), fast);
 
         // MLP: res1 of the next layer = res2 + fcproj(gelu(fc(ln2(res2))))
@@ -1170,7 +1205,7 @@ template <class floatX>
 static void gpt_backward(GPT<floatX>* g, int B, int T, int groups, bool last) {
     Device* dev = g->dev;
     Activations<floatX>* a = &g->acts;
-    const int N = B * T, L = g->config.num_layers, C = g->config.channels, NH = g->config.num_heads;
+    const int N = B * T, L = g->config.num_layers, C = g->config.channels;
     const size_t NC = (size_t)N * C;
     const DType X = dtype_of<floatX>();
     const bool fast_d = gpt_fast_accum(g, PASS_DGRAD), fast_w = gpt_fast_accum(g, PASS_WGRAD);
@@ -1197,9 +1232,7 @@ static void gpt_backward(GPT<floatX>* g, int B, int T, int groups, bool last) {
         linear_dgrad(dev, dx, X, dy, gpt_operand_w(g, l, LINEAR_ATTPROJ), fast_d);
         linear_wgrad(dev, gpt_grad_weight(g, P_attprojw, l), X, gpt_wgrad_dy(g, l, LINEAR_ATTPROJ, dy, dres),
                      gpt_saved_x(g, l, LINEAR_ATTPROJ, b.y, b.y_q, b.y_s, N, C, false, [](int, Fp8Operand, bool) {}), fast_w);
-        attention_backward(dev, dwide, dx, b.qkv, b.y, b.lse, a->attention, B, T, C, NH);
-        gpt_record_amax(g, FP8_ROLE_DY, l, LINEAR_QKV, dwide, 3 * NC);
-        dy = gpt_operand_dy(g, l, LINEAR_QKV, dwide, N);
+        dy = gpt_attention_dy(g, l, dwide, dx, b, B, T);
         linear_dgrad(dev, dx, X, dy, gpt_operand_w(g, l, LINEAR_QKV), fast_d);
         linear_wgrad(dev, gpt_grad_weight(g, P_qkvw, l), X, gpt_wgrad_dy(g, l, LINEAR_QKV, dy, dwide),
                      gpt_saved_layernorm_x(g, l, LINEAR_QKV, b.ln1, b.mean1, b.rstd1, b.res1, b.ln1_q, b.ln1_s, N), fast_w);

@@ -91,6 +91,12 @@ static __global__ void attention_delta_kernel1(float* delta, const T* dy, const 
     delta[((size_t)(token / seq_len) * NH + h) * seq_len + token % seq_len] = ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
 }
 
+template <class T>
+static inline void attention_delta(float* delta, const T* dy, const T* y, int B, int seq_len, int C, int NH, cudaStream_t stream) {
+    const int N = B * seq_len;
+    launch<attention_delta_kernel1<T>>(dim3(CEIL_DIV(N * NH, 256)), dim3(256), 0, stream, delta, dy, y, N, seq_len, C, NH);
+}
+
 // p = exp(scale*scores - lse), ds = p * (dp - delta) * scale; 0 above the diagonal. One thread 8 elements; may be in place for T = float.
 template <class T>
 static __global__ void attention_softmax_backward_kernel1(T* p, T* ds, const float* scores, const float* dp, const float* lse, const float* delta,
@@ -154,14 +160,14 @@ static inline void attention_forward(Device* dev, T* y, float* lse, const T* qkv
 // dqkv (B,T,3C) = gradient of qkv; y and lse as forward left them.
 template <class T>
 static inline void attention_backward(Device* dev, T* dqkv, const T* dy, const T* qkv, const T* y, const float* lse, void* scratch, int B, int seq_len, int C, int NH) {
-    const int hs = C / NH, pitch = attention_pitch(seq_len), group = attention_group(NH, seq_len), N = B * seq_len;
+    const int hs = C / NH, pitch = attention_pitch(seq_len), group = attention_group(NH, seq_len);
     const bool flash = attention_is_flash(dev, dtype_of<T>(), hs);
     const float scale = 1.0f / sqrtf((float)hs);
     const size_t matrix = flash ? 0 : (size_t)group * seq_len * pitch;
     float *scores = (float*)scratch, *dp = scores + matrix, *delta = scores + 4 * matrix;
     T* p = sizeof(T) == 4 ? (T*)scores : (T*)(dp + matrix);
     T* ds = sizeof(T) == 4 ? (T*)dp : p + matrix;
-    launch<attention_delta_kernel1<T>>(dim3(CEIL_DIV(N * NH, 256)), dim3(256), 0, dev->stream, delta, dy, y, N, seq_len, C, NH);
+    attention_delta(delta, dy, y, B, seq_len, C, NH, dev->stream);
     if constexpr (sizeof(T) == 2) {
         if (flash) { flash_backward(dqkv, dy, qkv, lse, delta, B, seq_len, C, NH, dev->stream); return; }
     }

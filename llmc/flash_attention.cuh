@@ -23,8 +23,10 @@
 #define FLASH_STREAM 32             // rows of a tile that goes by in backward
 #define FLASH_LOG2E 1.4426950408889634f
 
-// Elements from row to row of a tile in shared memory: 16-byte pieces of eight neighbouring rows lie in different banks.
+// Elements from row to row of a tile in shared memory, and what 16 rows take: 16-byte pieces of eight neighbouring rows lie in different banks, and those of
+// rows that are 16 apart do as well (fp8_attention.cuh reads them).
 template <int HS> static constexpr int flash_pitch = HS + 8;
+static __device__ __host__ constexpr int flash_rows(int rows, int pitch) { return rows * pitch + rows / 16 * 8; }
 // Tiles of 16 rows that a warp owns. Two share what is loaded of the other side, if the registers allow it (ptxas for 8.0 and 9.0: up to 255, no spills).
 template <int HS> static constexpr int flash_forward_tiles = HS <= 64 ? 2 : 1;
 template <int HS, bool KEYS> static constexpr int flash_backward_tiles = HS <= (KEYS ? 64 : 80) ? 2 : 1;
@@ -32,21 +34,21 @@ template <int HS> static constexpr int flash_forward_threads = FLASH_ROWS / (16 
 #define FLASH_BACKWARD_THREADS 128
 template <int HS, bool KEYS> static constexpr int flash_backward_rows = FLASH_BACKWARD_THREADS / WARP_SIZE * 16 * flash_backward_tiles<HS, KEYS>;
 
-template <int HS> static constexpr size_t flash_forward_bytes = (FLASH_ROWS + 2 * FLASH_KEYS) * flash_pitch<HS> * sizeof(bf16);
+template <int HS> static constexpr size_t flash_forward_bytes = flash_rows(FLASH_ROWS + 2 * FLASH_KEYS, flash_pitch<HS>) * sizeof(bf16);
 template <int HS, bool KEYS> static constexpr size_t flash_backward_bytes =
-    (2 * flash_backward_rows<HS, KEYS> + 4 * FLASH_STREAM) * flash_pitch<HS> * sizeof(bf16) + 4 * FLASH_STREAM * sizeof(float);
+    flash_rows(2 * flash_backward_rows<HS, KEYS> + 4 * FLASH_STREAM, flash_pitch<HS>) * sizeof(bf16) + 4 * FLASH_STREAM * sizeof(float);
 
 // ----------------------------------------------------------------------------
 // pieces
 
-// tile (rows,HS) at row distance `pitch` = rows first .. of x (seq_len,hs) at row distance `stride`, zeros beyond. On its way until waited for.
+// tile (rows,HS) of row distance `pitch` = rows first .. of x (seq_len,hs) at row distance `stride`, zeros beyond. On its way until waited for.
 template <int HS, int ROWS, int THREADS>
 static __device__ __forceinline__ void flash_copy(bf16* tile, int pitch, const bf16* x, size_t stride, int first, int seq_len, int hs) {
     #pragma unroll
     for (int i = threadIdx.x; i < ROWS * (HS / 8); i += THREADS) {
         const int row = i / (HS / 8), column = i % (HS / 8) * 8;
         const bool valid = first + row < seq_len && column < hs;
-        ptx_copy16(tile + row * pitch + column, valid ? x + (first + row) * stride + column : x, valid);
+        ptx_copy16(tile + flash_rows(row, pitch) + column, valid ? x + (first + row) * stride + column : x, valid);
     }
 }
 // What was left in a tile of `rows` rows -> global, 16 bytes a thread.
@@ -55,7 +57,7 @@ static __device__ __forceinline__ void flash_store(bf16* x, size_t stride, const
     for (int i = threadIdx.x; i < ROWS * (HS / 8); i += THREADS) {
         const int row = i / (HS / 8), column = i % (HS / 8) * 8;
         if (first + row < seq_len && column < hs) {
-            *reinterpret_cast<uint4*>(x + (first + row) * stride + column) = *reinterpret_cast<const uint4*>(tile + row * pitch + column);
+            *reinterpret_cast<uint4*>(x + (first + row) * stride + column) = *reinterpret_cast<const uint4*>(tile + flash_rows(row, pitch) + column);
         }
     }
 }
@@ -120,7 +122,7 @@ static __device__ __forceinline__ void flash_forward_head(bf16* q, bf16* kv, flo
     const size_t stride = (size_t)3 * C;
     const int warp_row = threadIdx.x / WARP_SIZE * 16 * MT, first = row0 + warp_row, tiles = CEIL_DIV(min(row0 + FLASH_ROWS, seq_len), FLASH_KEYS);
     const float scale2 = scale * FLASH_LOG2E;
-    bf16 *k = kv, *v = kv + FLASH_KEYS * P;
+    bf16 *k = kv, *v = kv + flash_rows(FLASH_KEYS, P);
     unsigned qa[MT][NC][4];
     float o[MT][NC][2][4], top[MT][2], sum[MT][2];
     #pragma unroll
@@ -144,7 +146,7 @@ static __device__ __forceinline__ void flash_forward_head(bf16* q, bf16* kv, flo
     #pragma unroll
     for (int m = 0; m < MT; m++) {
         #pragma unroll
-        for (int c = 0; c < NC; c++) { flash_load_a(qa[m][c], q + (warp_row + m * 16) * PITCH + c * 16, PITCH); }
+        for (int c = 0; c < NC; c++) { flash_load_a(qa[m][c], q + flash_rows(warp_row + m * 16, PITCH) + c * 16, PITCH); }
     }
     for (int tile = 0; tile < tiles; tile++) {
         const int key0 = tile * FLASH_KEYS;
@@ -160,7 +162,7 @@ static __device__ __forceinline__ void flash_forward_head(bf16* q, bf16* kv, flo
                 #pragma unroll
                 for (int c = 0; c < NC; c++) {
                     unsigned b[4];
-                    flash_load_b(b, k + n * 16 * P + c * 16, P);
+                    flash_load_b(b, k + flash_rows(n * 16, P) + c * 16, P);
                     #pragma unroll
                     for (int m = 0; m < MT; m++) { ptx_mma16(s[m][n], qa[m][c], b); }
                 }
@@ -213,7 +215,7 @@ static __device__ __forceinline__ void flash_forward_head(bf16* q, bf16* kv, flo
                 #pragma unroll
                 for (int c = 0; c < NC; c++) {
                     unsigned b[4];
-                    flash_load_b_rows(b, v + n * 16 * P + c * 16, P);
+                    flash_load_b_rows(b, v + flash_rows(n * 16, P) + c * 16, P);
                     #pragma unroll
                     for (int m = 0; m < MT; m++) { ptx_mma16(o[m][c], p[m], b); }
                 }
@@ -233,7 +235,7 @@ static __device__ __forceinline__ void flash_forward_head(bf16* q, bf16* kv, flo
             if (threadIdx.x % 4 == 0 && row < seq_len) { lse[row] = fmaf(top[m][i], scale, dev_logf(total)); }
         }
         #pragma unroll
-        for (int c = 0; c < NC; c++) { flash_put(q + (warp_row + m * 16) * PITCH + c * 16, PITCH, o[m][c], inverse[0], inverse[1]); }
+        for (int c = 0; c < NC; c++) { flash_put(q + flash_rows(warp_row + m * 16, PITCH) + c * 16, PITCH, o[m][c], inverse[0], inverse[1]); }
     }
 }
 
@@ -243,7 +245,7 @@ static __global__ void __launch_bounds__(flash_forward_threads<HS>) flash_forwar
     SHARED_DYN(bf16, shared);
     const int b = blockIdx.x / NH, h = blockIdx.x % NH, row0 = (gridDim.y - 1 - blockIdx.y) * FLASH_ROWS;
     const size_t token = (size_t)b * seq_len;
-    flash_forward_head<HS, flash_pitch<HS>>(shared, shared + FLASH_ROWS * flash_pitch<HS>, lse + (size_t)blockIdx.x * seq_len, qkv + token * 3 * C + h * hs, scale,
+    flash_forward_head<HS, flash_pitch<HS>>(shared, shared + flash_rows(FLASH_ROWS, flash_pitch<HS>), lse + (size_t)blockIdx.x * seq_len, qkv + token * 3 * C + h * hs, scale,
                                             row0, seq_len, C, hs);
     __syncthreads();
     flash_store<HS, FLASH_ROWS, flash_forward_threads<HS>>(y + token * C + h * hs, C, shared, flash_pitch<HS>, row0, seq_len, hs);
@@ -252,24 +254,21 @@ static __global__ void __launch_bounds__(flash_forward_threads<HS>) flash_forwar
 // ----------------------------------------------------------------------------
 // backward
 
-// A block owns rows of one head and lets tiles of FLASH_STREAM rows of the other side go by. grid (B * NH, tiles of rows).
+// A block owns rows of one head, from row0 on, and lets tiles of FLASH_STREAM rows of the other side go by.
 //              own rows   X  Y    other side   1  2    S = X 1^T, R = Y 2^T
 //     KEYS     keys       k  v    queries      q  dy   S = scores^T, R = dP^T    dV = P^T dy, dK = dS^T q
 //     else     queries    q  dy   keys         k  v    S = scores,   R = dP      dQ = dS k
-// delta (B,NH,T): rowsum(dy * y).
-template <int HS, bool KEYS>
-static __global__ void __launch_bounds__(FLASH_BACKWARD_THREADS)
-flash_backward_kernel1(bf16* dqkv, const bf16* dy, const bf16* qkv, const float* lse, const float* delta, float scale, int seq_len, int C, int NH, int hs) {
-    constexpr int MT = flash_backward_tiles<HS, KEYS>, ROWS = flash_backward_rows<HS, KEYS>, THREADS = FLASH_BACKWARD_THREADS;
-    constexpr int P = flash_pitch<HS>, NS = FLASH_STREAM / 16, NC = HS / 16;
-    SHARED_DYN(bf16, shared);
-    bf16 *own_x = shared, *own_y = shared + ROWS * P, *stream = shared + 2 * ROWS * P;  // stream: two stages of two tiles
-    float* stream_stats = reinterpret_cast<float*>(stream + 4 * FLASH_STREAM * P);      // KEYS: two stages of lse and delta
-    const int b = blockIdx.x / NH, h = blockIdx.x % NH, row0 = (KEYS ? blockIdx.y : gridDim.y - 1 - blockIdx.y) * ROWS;  // much work first
-    const size_t stride = (size_t)3 * C, in = (size_t)b * seq_len * stride + h * hs;
-    const bf16 *q = qkv + in, *k = q + C, *v = q + 2 * C, *g = dy + (size_t)b * seq_len * C + h * hs;
-    lse += (size_t)blockIdx.x * seq_len;
-    delta += (size_t)blockIdx.x * seq_len;
+// The gradients, rounded, are left in shared memory where X (dK, dQ) and Y (dV) were put, at row distances PX, PY; each warp's rows are written by itself alone.
+// stream: shared memory for two stages of two tiles, then of lse and delta. q, g: of token 0 of this sequence and head in qkv, dy; lse, delta (T) of the head,
+// delta = rowsum(dy * y).
+template <int HS, bool KEYS, int THREADS, int PX, int PY>
+static __device__ __forceinline__ void flash_backward_head(bf16* own_x, bf16* own_y, bf16* stream, const bf16* q, const bf16* g, const float* lse, const float* delta, float scale,
+                                                           int row0, int seq_len, int C, int hs) {
+    constexpr int MT = flash_backward_tiles<HS, KEYS>, ROWS = THREADS / WARP_SIZE * 16 * MT, P = flash_pitch<HS>, NS = FLASH_STREAM / 16, NC = HS / 16;
+    constexpr int TILE = flash_rows(FLASH_STREAM, P);
+    float* stream_stats = reinterpret_cast<float*>(stream + 4 * TILE);
+    const size_t stride = (size_t)3 * C;
+    const bf16 *k = q + C, *v = q + 2 * C;
     const int warp_row = threadIdx.x / WARP_SIZE * 16 * MT, first = row0 + warp_row;
     const int begin = KEYS ? row0 / FLASH_STREAM : 0, end = CEIL_DIV(KEYS ? seq_len : min(row0 + ROWS, seq_len), FLASH_STREAM);
     const float scale2 = scale * FLASH_LOG2E;
@@ -299,17 +298,17 @@ flash_backward_kernel1(bf16* dqkv, const bf16* dy, const bf16* qkv, const float*
         }
     }
     auto copy_stream = [&](int tile) {
-        bf16* to = stream + tile % 2 * 2 * FLASH_STREAM * P;
+        bf16* to = stream + tile % 2 * 2 * TILE;
         flash_copy<HS, FLASH_STREAM, THREADS>(to, P, KEYS ? q : k, stride, tile * FLASH_STREAM, seq_len, hs);
-        flash_copy<HS, FLASH_STREAM, THREADS>(to + FLASH_STREAM * P, P, KEYS ? g : v, KEYS ? (size_t)C : stride, tile * FLASH_STREAM, seq_len, hs);
+        flash_copy<HS, FLASH_STREAM, THREADS>(to + TILE, P, KEYS ? g : v, KEYS ? (size_t)C : stride, tile * FLASH_STREAM, seq_len, hs);
         if (KEYS && threadIdx.x < 2 * FLASH_STREAM) {
             const int row = tile * FLASH_STREAM + threadIdx.x % FLASH_STREAM;
             const bool is_lse = threadIdx.x < FLASH_STREAM;
             stream_stats[tile % 2 * 2 * FLASH_STREAM + threadIdx.x] = row < seq_len ? (is_lse ? lse[row] * FLASH_LOG2E : delta[row]) : is_lse ? INFINITY : 0.0f;
         }
     };
-    flash_copy<HS, ROWS, THREADS>(own_x, P, KEYS ? k : q, stride, row0, seq_len, hs);
-    flash_copy<HS, ROWS, THREADS>(own_y, P, KEYS ? v : g, KEYS ? stride : (size_t)C, row0, seq_len, hs);
+    flash_copy<HS, ROWS, THREADS>(own_x, PX, KEYS ? k : q, stride, row0, seq_len, hs);
+    flash_copy<HS, ROWS, THREADS>(own_y, PY, KEYS ? v : g, KEYS ? stride : (size_t)C, row0, seq_len, hs);
     copy_stream(begin);
     ptx_copy_commit();
     for (int tile = begin; tile < end; tile++) {
@@ -318,7 +317,7 @@ flash_backward_kernel1(bf16* dqkv, const bf16* dy, const bf16* qkv, const float*
         ptx_copy_wait<1>();
         __syncthreads();
         const int other0 = tile * FLASH_STREAM;
-        const bf16 *one = stream + tile % 2 * 2 * FLASH_STREAM * P, *two = one + FLASH_STREAM * P;
+        const bf16 *one = stream + tile % 2 * 2 * TILE, *two = one + TILE;
         const float* stats = stream_stats + tile % 2 * 2 * FLASH_STREAM;
         if (KEYS ? other0 + FLASH_STREAM > first : other0 < first + 16 * MT) {  // a query of the one side sees a key of the other
             float s[MT][NS][2][4], r[MT][NS][2][4];
@@ -329,14 +328,14 @@ flash_backward_kernel1(bf16* dqkv, const bf16* dy, const bf16* qkv, const float*
                 unsigned x[MT][4], y[MT][4];
                 #pragma unroll
                 for (int m = 0; m < MT; m++) {
-                    flash_load_a(x[m], own_x + (warp_row + m * 16) * P + c * 16, P);
-                    flash_load_a(y[m], own_y + (warp_row + m * 16) * P + c * 16, P);
+                    flash_load_a(x[m], own_x + flash_rows(warp_row + m * 16, PX) + c * 16, PX);
+                    flash_load_a(y[m], own_y + flash_rows(warp_row + m * 16, PY) + c * 16, PY);
                 }
                 #pragma unroll
                 for (int n = 0; n < NS; n++) {
                     unsigned b1[4], b2[4];
-                    flash_load_b(b1, one + n * 16 * P + c * 16, P);
-                    flash_load_b(b2, two + n * 16 * P + c * 16, P);
+                    flash_load_b(b1, one + flash_rows(n * 16, P) + c * 16, P);
+                    flash_load_b(b2, two + flash_rows(n * 16, P) + c * 16, P);
                     #pragma unroll
                     for (int m = 0; m < MT; m++) {
                         ptx_mma16(s[m][n], x[m], b1);
@@ -363,8 +362,8 @@ flash_backward_kernel1(bf16* dqkv, const bf16* dy, const bf16* qkv, const float*
                 #pragma unroll
                 for (int c = 0; c < NC; c++) {
                     unsigned b1[4], b2[4];
-                    flash_load_b_rows(b1, one + n * 16 * P + c * 16, P);
-                    if (KEYS) { flash_load_b_rows(b2, two + n * 16 * P + c * 16, P); }
+                    flash_load_b_rows(b1, one + flash_rows(n * 16, P) + c * 16, P);
+                    if (KEYS) { flash_load_b_rows(b2, two + flash_rows(n * 16, P) + c * 16, P); }
                     #pragma unroll
                     for (int m = 0; m < MT; m++) {
                         ptx_mma16(dx[m][c], ds[m], b1);
@@ -379,13 +378,25 @@ flash_backward_kernel1(bf16* dqkv, const bf16* dy, const bf16* qkv, const float*
     for (int m = 0; m < MT; m++) {
         #pragma unroll
         for (int c = 0; c < NC; c++) {
-            flash_put(own_x + (warp_row + m * 16) * P + c * 16, P, dx[m][c], scale, scale);
-            if (KEYS) { flash_put(own_y + (warp_row + m * 16) * P + c * 16, P, dv[m][c], 1.0f, 1.0f); }
+            flash_put(own_x + flash_rows(warp_row + m * 16, PX) + c * 16, PX, dx[m][c], scale, scale);
+            if (KEYS) { flash_put(own_y + flash_rows(warp_row + m * 16, PY) + c * 16, PY, dv[m][c], 1.0f, 1.0f); }
         }
     }
+}
+
+// grid (B * NH, tiles of rows): those with much work first
+template <int HS, bool KEYS>
+static __global__ void __launch_bounds__(FLASH_BACKWARD_THREADS)
+flash_backward_kernel1(bf16* dqkv, const bf16* dy, const bf16* qkv, const float* lse, const float* delta, float scale, int seq_len, int C, int NH, int hs) {
+    constexpr int ROWS = flash_backward_rows<HS, KEYS>, THREADS = FLASH_BACKWARD_THREADS, P = flash_pitch<HS>;
+    SHARED_DYN(bf16, shared);
+    bf16 *own_x = shared, *own_y = own_x + flash_rows(ROWS, P), *stream = own_y + flash_rows(ROWS, P);
+    const int b = blockIdx.x / NH, h = blockIdx.x % NH, row0 = (KEYS ? blockIdx.y : gridDim.y - 1 - blockIdx.y) * ROWS;
+    const size_t token = (size_t)b * seq_len, in = token * 3 * C + h * hs, line = (size_t)blockIdx.x * seq_len;
+    flash_backward_head<HS, KEYS, THREADS, P, P>(own_x, own_y, stream, qkv + in, dy + token * C + h * hs, lse + line, delta + line, scale, row0, seq_len, C, hs);
     __syncthreads();
-    flash_store<HS, ROWS, THREADS>(dqkv + in + (KEYS ? C : 0), stride, own_x, P, row0, seq_len, hs);
-    if (KEYS) { flash_store<HS, ROWS, THREADS>(dqkv + in + 2 * C, stride, own_y, P, row0, seq_len, hs); }
+    flash_store<HS, ROWS, THREADS>(dqkv + in + (KEYS ? C : 0), (size_t)3 * C, own_x, P, row0, seq_len, hs);
+    if (KEYS) { flash_store<HS, ROWS, THREADS>(dqkv + in + 2 * C, (size_t)3 * C, own_y, P, row0, seq_len, hs); }
 }
 
 // ----------------------------------------------------------------------------

@@ -295,11 +295,12 @@ struct Fp8Held {
 #endif
 };
 
-// BY is one of:
-template <Fp8Granularity BY, Fp8Format F, bool COUNT> struct Sink;
+// BY is one of, below. Held: where a Sink that must know all values before it writes the first keeps them; a producer that has its 128 x 128 values in shared
+// memory anyway gives a type whose put does nothing.
+template <Fp8Granularity BY, Fp8Format F, bool COUNT, class Held = Fp8Held> struct Sink;
 
 // One scale a tensor: the two orders hold the same codes.
-template <Fp8Format F, bool COUNT> struct Sink<FP8_BY_TENSOR, F, COUNT> : Fp8SinkTile<F, COUNT> {
+template <Fp8Format F, bool COUNT, class Held> struct Sink<FP8_BY_TENSOR, F, COUNT, Held> : Fp8SinkTile<F, COUNT> {
     float scale;
     uint4 q[FP8_TILE];
 
@@ -334,7 +335,7 @@ template <Fp8Format F, bool COUNT> struct Sink<FP8_BY_TENSOR, F, COUNT> : Fp8Sin
 };
 
 // One scale an outer row. k_scale (rows) and t_scale (cols) hold amax bits while this runs.
-template <Fp8Format F, bool COUNT> struct Sink<FP8_BY_ROW, F, COUNT> : Fp8SinkTile<F, COUNT> {
+template <Fp8Format F, bool COUNT, class Held> struct Sink<FP8_BY_ROW, F, COUNT, Held> : Fp8SinkTile<F, COUNT> {
     float column_scale[FP8_TILE];
     uint4 q[FP8_TILE];
 
@@ -370,8 +371,8 @@ template <Fp8Format F, bool COUNT> struct Sink<FP8_BY_ROW, F, COUNT> : Fp8SinkTi
 };
 
 // One scale for 128 x 128 elements: the two orders hold the same codes, k_scale[block_row][block_col] = t_scale[block_col][block_row].
-template <Fp8Format F, bool COUNT> struct Sink<FP8_BY_BLK128, F, COUNT> : Fp8SinkTile<F, COUNT> {
-    Fp8Held held;
+template <Fp8Format F, bool COUNT, class Held> struct Sink<FP8_BY_BLK128, F, COUNT, Held> : Fp8SinkTile<F, COUNT> {
+    Held held;
 
     __device__ __forceinline__ void begin(const Fp8SinkParams& params, int patch_row, int patch_col) {
         this->begin_tile(params, patch_row, patch_col);
@@ -435,9 +436,9 @@ static __device__ __forceinline__ unsigned fp8_row_amax(const float x[FP8_TILE])
 }
 
 // VEC128 and VEC32: outer rows are scaled in blocks along the contraction; the orders are two quantizations of the same tile.
-template <Fp8Granularity BY, Fp8Format F, bool COUNT> struct Sink : Fp8SinkTile<F, COUNT> {
+template <Fp8Granularity BY, Fp8Format F, bool COUNT, class Held> struct Sink : Fp8SinkTile<F, COUNT> {
     static_assert(BY == FP8_BY_VEC128 || BY == FP8_BY_VEC32, "the other granularities have Sinks of their own");
-    Fp8Held held;
+    Held held;
     unsigned *edges, *scales;         // shared; scales: floats of the 256 outer rows, or words of four bytes e in the order of the two 512-byte tiles
 
     __device__ __forceinline__ void begin(const Fp8SinkParams& params, int patch_row, int patch_col) {

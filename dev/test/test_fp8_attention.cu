@@ -91,6 +91,42 @@ static void test_fp8_attention_forward(void) {
     }
 }
 
+static void backward_case(const OnePass& recipe, const Shape& c, bool k, bool t) {
+    const int C = c.NH * c.hs, N = c.B * c.T;
+    const size_t NC = (size_t)N * C;
+    const Floats qkv = make_input<bf16>(INPUT_RANDOM, 3 * NC, 1, 1.5f), dy = make_input<bf16>(INPUT_RANDOM, NC, 2), old = make_input<float>(INPUT_RANDOM, 3 * C, 3);
+    Floats dbias[2];
+    std::vector<Bytes> parts[2];
+    for (int fused = 0; fused < 2; fused++) {
+        int slot;
+        ScalingLab* l = ready_lab(recipe, FP8_ROLE_DY, LINEAR_QKV, &slot);
+        Lab* lab = &l->lab;
+        Parts p = parts_alloc(l, slot, N, 3 * C, k, t);
+        bf16 *d_qkv = lab_put<bf16>(lab, qkv), *d_dy = lab_put<bf16>(lab, dy), *y = lab_alloc<bf16>(lab, NC), *dqkv = lab_alloc<bf16>(lab, 3 * NC);
+        float *lse = lab_alloc<float>(lab, (size_t)N * c.NH), *d_dbias = lab_put<float>(lab, old), *partial = lab_alloc<float>(lab, column_sum_partials(N, 3 * C));
+        unsigned char* scratch = lab_alloc<unsigned char>(lab, attention_scratch_bytes(true, c.B, c.T, c.NH));
+        CHECK(fp8_attention_fuses(&lab->dev, &l->s, slot, c.B, c.T, C, c.NH), "%s: does not fuse B %d T %d hs %d backward", recipe.recipe, c.B, c.T, c.hs);
+        attention_forward(&lab->dev, y, lse, d_qkv, NULL, c.B, c.T, C, c.NH);
+        if (fused) { fp8_attention_backward(&lab->dev, &l->s, slot, p.q, d_dbias, partial, d_dy, d_qkv, y, lse, scratch, c.B, c.T, C, c.NH); }
+        else {
+            attention_backward(&lab->dev, dqkv, d_dy, d_qkv, y, lse, scratch, c.B, c.T, C, c.NH);
+            fp8_quantize(&l->s, slot, p.q, dqkv, N, 3 * C, d_dbias, partial, false, lab->dev.stream);
+        }
+        dbias[fused] = lab_get(lab, d_dbias, 3 * C);
+        parts[fused] = parts_get(l, p, slot);
+        CHECK(at(l, l->s.amax_step, slot) != 0, "%s: no amax", recipe.recipe);
+        scaling_lab_free(l);
+    }
+    CHECK(same_bits(dbias[0], dbias[1]), "%s: bias gradients differ, B %d T %d NH %d hs %d", recipe.recipe, c.B, c.T, c.NH, c.hs);
+    check_same_parts(parts[1], parts[0], recipe.recipe, c);
+}
+static void test_fp8_attention_backward(void) {
+    for (const OnePass& recipe : one_pass) {
+        for (const Shape& c : {Shape{1, 16, 2, 64}, Shape{1, 208, 4, 64}, Shape{2, 128, 2, 64}, Shape{1, 144, 1, 128}}) { backward_case(recipe, c, true, true); }
+        backward_case(recipe, {1, 32, 2, 64}, true, false);  // gradients of weights from BF16
+    }
+}
+
 // Where it does not apply the caller takes the separate kernels.
 static void test_fp8_attention_fuses_where_it_can(void) {
     int slot;
@@ -100,6 +136,8 @@ static void test_fp8_attention_fuses_where_it_can(void) {
     CHECK(fp8_attention_fuses(dev, s, slot, 2, 256, 192, 3), "B 2, T 256");
     CHECK(!fp8_attention_fuses(dev, s, slot, 2, 144, 192, 3), "a patch crosses sequences");
     CHECK(!fp8_attention_fuses(dev, s, slot, 2, 256, 240, 3), "heads of 80");
+    const int dy = fp8_slot(s, FP8_ROLE_DY, 1, LINEAR_QKV);
+    CHECK(fp8_attention_fuses(dev, s, dy, 2, 256, 256, 4) && !fp8_attention_fuses(dev, s, dy, 2, 256, 192, 3), "backward, C 192: a patch would hold dq and dk");
     dev->attention = ATTENTION_GEMM;
     CHECK(!fp8_attention_fuses(dev, s, slot, 2, 256, 192, 3), "no flash");
     dev->attention = ATTENTION_FLASH;
@@ -107,7 +145,8 @@ static void test_fp8_attention_fuses_where_it_can(void) {
     CHECK(!fp8_attention_fuses(dev, s, slot, 2, 256, 192, 3), "counting");
     s->count_on = false;
     dev->props.sharedMemPerBlockOptin = 99 << 10;  // sm_89, sm_120
-    CHECK(fp8_attention_fuses(dev, s, slot, 2, 256, 192, 3) && !fp8_attention_fuses(dev, s, slot, 2, 256, 384, 3), "99 KB hold heads of 64, not of 128");
+    CHECK(fp8_attention_fuses(dev, s, slot, 2, 256, 192, 3) && fp8_attention_fuses(dev, s, slot, 2, 256, 384, 3), "99 KB hold both heads forward");
+    CHECK(fp8_attention_fuses(dev, s, dy, 2, 256, 256, 4) && !fp8_attention_fuses(dev, s, dy, 2, 256, 256, 2), "99 KB hold heads of 64 backward, not of 128");
     scaling_lab_free(l);
     for (const char* name : {"current", "row"}) {
         l = scaling_lab(2, settings_of(name));
@@ -118,7 +157,7 @@ static void test_fp8_attention_fuses_where_it_can(void) {
 }
 
 static void test_fp8_attention_repeats(void) {
-    const Shape c = {1, 144, 3, 64};
+    const Shape c = {1, 144, 2, 64};
     const int C = c.NH * c.hs;
     const Floats qkv = make_input<bf16>(INPUT_RANDOM, (size_t)c.T * 3 * C, 1);
     for (const OnePass& recipe : one_pass) {
@@ -132,12 +171,28 @@ static void test_fp8_attention_repeats(void) {
             scaling_lab_free(l);
             return all;
         });
+        check_repeats("fp8_attention_backward", [&] {
+            int slot;
+            ScalingLab* l = ready_lab(recipe, FP8_ROLE_DY, LINEAR_QKV, &slot);
+            Lab* lab = &l->lab;
+            Parts p = parts_alloc(l, slot, c.T, 3 * C, true, true);
+            bf16 *d_qkv = lab_put<bf16>(lab, qkv), *y = lab_alloc<bf16>(lab, (size_t)c.T * C);
+            float *lse = lab_alloc<float>(lab, c.T * c.NH), *dbias = lab_zeros<float>(lab, 3 * C);
+            attention_forward(&lab->dev, y, lse, d_qkv, NULL, 1, c.T, C, c.NH);
+            fp8_attention_backward(&lab->dev, &l->s, slot, p.q, dbias, lab_alloc<float>(lab, column_sum_partials(c.T, 3 * C)), y, d_qkv, y, lse,
+                                   lab_alloc<unsigned char>(lab, attention_scratch_bytes(true, 1, c.T, c.NH)), 1, c.T, C, c.NH);
+            Bytes all = lab_download(lab, (const uint8_t*)dbias, 3 * C * sizeof(float));
+            for (const Bytes& part : parts_get(l, p, slot)) { all.insert(all.end(), part.begin(), part.end()); }
+            scaling_lab_free(l);
+            return all;
+        });
     }
 }
 
 int main(int argc, char** argv) {
     static const Test tests[] = {
         {"fp8_attention_forward", test_fp8_attention_forward, QUICK},
+        {"fp8_attention_backward", test_fp8_attention_backward, QUICK},
         {"fp8_attention_fuses_where_it_can", test_fp8_attention_fuses_where_it_can, QUICK},
         {"fp8_attention_repeats", test_fp8_attention_repeats, QUICK},
     };
