@@ -102,7 +102,7 @@ enum { OPT_REDUCE_CHOICES(OPTION_CHOICE_ID) };
     OPT(tf32,                 "f",  BOOL,   1,             0, 1,          "precision",   "allow TF32 tensor cores in float32") \
     OPT(fp8_stats_every,      "",   INT,    0,             0, 1000000000, "precision",   "print what float8 does to each tensor every so many steps: amax, scale, shares that saturate and vanish, noise; 0: never") \
     OPT(fp8_log_every,        "",   INT,    0,             0, 1000000000, "precision",   "write the same to fp8.jsonl in the output folder every so many steps; 0: never") \
-    OPT(fp8_fusion,           "",   BOOL,   1,             0, 1,          "precision",   "layernorm, GELU and AdamW write FP8 codes themselves where the recipe allows it; the results are the same to the bit") \
+    OPT(fp8_fusion,           "",   BOOL,   1,             0, 1,          "precision",   "layernorm, attention, GELU and AdamW write FP8 codes themselves where the recipe allows it; the results are the same to the bit") \
     OPT(fp8_guard_every,      "",   INT,    0,             0, 1000000000, "precision",   "every so many steps, move linear layers with a tensor beyond a limit to BF16 for a while; 0: never") \
     OPT(fp8_guard_saturated,  "",   FLOAT,  0.001,         0, 1,          "precision",   "the guard's limit: share of a tensor that saturates") \
     OPT(fp8_guard_flushed,    "",   FLOAT,  0.1,           0, 1,          "precision",   "the guard's limit: share of a tensor that is flushed to zero") \
