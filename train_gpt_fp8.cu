@@ -80,7 +80,7 @@
 #include "llmc/encoder.cuh"
 // defines: layernorm_forward, layernorm_backward
 #include "llmc/layernorm.cuh"
-// defines: attention_forward, attention_backward, attention_decode, attention_scratch_bytes
+// defines: attention_forward, attention_backward, attention_decode, attention_scratch_bytes, attention_is_flash
 #include "llmc/attention.cuh"
 // defines: gelu_forward, gelu_backward
 #include "llmc/gelu.cuh"
@@ -96,6 +96,8 @@
 #include "llmc/fp8_quantize.cuh"
 // defines: fp8_fuses, fp8_layernorm_forward, fp8_layernorm_again, fp8_layernorm_backward, fp8_gelu_forward, fp8_gelu_backward, fp8_adamw_fuses, fp8_adamw_update
 #include "llmc/fp8_producers.cuh"
+// defines: fp8_attention_fuses, fp8_attention_forward, fp8_attention_backward
+#include "llmc/fp8_attention.cuh"
 // defines: adamw_update_moments, AdamWParams, AdamWLayout, init_fast
 #include "llmc/adamw.cuh"
 // defines: sum_squares, sum_all
@@ -321,7 +323,7 @@ enum { SCALAR_LOSS, SCALAR_STOP, SCALAR_SAVE, SCALAR_SHARDS, SCALAR_OPERANDS, SC
     X(head_xs,    uint8_t, x_scales(head_rows, C) + x_scales(C, head_rows), head, MEM_SCRATCH) \
     X(head_dy,    uint8_t, (1 + g->fp8_keep_t) * head_rows * Vp,      head,   MEM_SCRATCH) /* of dlogits */ \
     X(head_dys,   uint8_t, dy_scales(head_rows, Vp) + dy_scales(Vp, head_rows), head, MEM_SCRATCH) \
-    X(attention,  char,    attention_scratch_bytes((int)B, (int)T, (int)NH), both, MEM_SCRATCH) \
+    X(attention,  char,    attention_scratch_bytes(flash, (int)B, (int)T, (int)NH), both, MEM_SCRATCH) \
     X(operand_k,  uint8_t, N * 4 * C,                                 fp8,    MEM_SCRATCH) /* k of the operand at hand */ \
     X(operand_t,  uint8_t, N * 4 * C,                                 fp8,    MEM_SCRATCH) /* t of dY */ \
     X(k_scales,   uint8_t, max(x_scales(N, 4 * C), dy_scales(N, 4 * C)), fp8, MEM_SCRATCH) \
@@ -547,6 +549,9 @@ static void gpt_alloc_training(GPT<floatX>* g) {
     }
 }
 
+// Is attention done by the flash kernels?
+template <class floatX> static bool gpt_flash(const GPT<floatX>* g) { return attention_is_flash(g->dev, dtype_of<floatX>(), g->config.channels / g->config.num_heads); }
+
 template <class floatX>
 static void gpt_alloc_activations(GPT<floatX>* g, int batch, int seq_len, int recompute) {
     const size_t B = batch, T = gpt_padded_seq_len(seq_len, g->fp8), N = B * T, L = g->config.num_layers, C = g->config.channels, NH = g->config.num_heads, Vp = g->config.padded_vocab_size;
@@ -558,7 +563,7 @@ static void gpt_alloc_activations(GPT<floatX>* g, int batch, int seq_len, int re
     g->head_rows = (int)head_rows;
     const size_t norm_blocks = gpt_norm_blocks(g->spec, true) + gpt_norm_blocks(g->spec, false);
     Activations<floatX>* a = &g->acts;
-    const bool both = true, fp8 = g->fp8, plain = !g->fp8, head = g->fp8_head, quantized = g->fp8 && !g->fp8_wgrad_bf16;
+    const bool both = true, fp8 = g->fp8, plain = !g->fp8, head = g->fp8_head, quantized = g->fp8 && !g->fp8_wgrad_bf16, flash = gpt_flash(g);
     auto x_scales = [&](size_t outer, size_t inner) { return fp8 ? fp8_scale_bytes(g->scaling.recipe->by_x, (int)outer, (int)inner) : 0; };
     auto dy_scales = [&](size_t outer, size_t inner) { return fp8 ? fp8_scale_bytes(g->scaling.recipe->by_dy, (int)outer, (int)inner) : 0; };
 #define ACT_ALLOC(name, type, elements, when, cls) a->name = (when) && (elements) > 0 ? (type*)device_alloc(g->dev, cls, #name, (elements) * sizeof(type)) : NULL;
@@ -966,6 +971,46 @@ static void gpt_record_amax(GPT<floatX>* g, Fp8Role role, int l, int i, floatX* 
     fp8_count_traffic(&g->scaling, fp8_slot(&g->scaling, role, l, i), n, 1);
     amax_reduce(amax, x, n, g->dev->stream);
 }
+// qkv's output gradient: the gradient of attention's input, from dy, that of its output; left in dqkv, if anyone reads it there.
+template <class floatX>
+static Operand gpt_attention_dy(GPT<floatX>* g, int l, floatX* dqkv, floatX* dy, const LayerBuffers<floatX>& b, int B, int T) {
+    Device* dev = g->dev;
+    Activations<floatX>* a = &g->acts;
+    const int C = g->config.channels, NH = g->config.num_heads, N = B * T;
+    if constexpr (sizeof(floatX) == 2) {
+        const int slot = g->fp8 ? fp8_slot(&g->scaling, FP8_ROLE_DY, l, LINEAR_QKV) : 0;
+        if (gpt_fuses(g, FP8_ROLE_DY, l, LINEAR_QKV) && !gpt_plain_wgrad(g, l, LINEAR_QKV) && fp8_attention_fuses(dev, &g->scaling, slot, B, T, C, NH)) {
+            const Fp8Operand q = gpt_fp8_dy(g, slot);
+            fp8_attention_backward(dev, &g->scaling, slot, q, gpt_grad_f32(g, P_qkvb, l), a->partial, dy, b.qkv, b.y, b.lse, a->attention, B, T, C, NH);
+            return gpt_fp8_operand(g, slot, q, N, 3 * C);
+        }
+    }
+    attention_backward(dev, dqkv, dy, b.qkv, b.y, b.lse, a->attention, B, T, C, NH);
+    gpt_record_amax(g, FP8_ROLE_DY, l, LINEAR_QKV, dqkv, (size_t)N * 3 * C);
+    return gpt_operand_dy(g, l, LINEAR_QKV, dqkv, N);
+}
+// attproj's input in forward: y = attention over (B,T) of b.qkv; past > 0: of one token, whose q, k and v lie in acts.dwide.
+template <class floatX>
+static Operand gpt_attention_x(GPT<floatX>* g, Fp8Role role, int l, const LayerBuffers<floatX>& b, int B, int T, int past, int M) {
+    Device* dev = g->dev;
+    const int C = g->config.channels, NH = g->config.num_heads;
+    if constexpr (sizeof(floatX) == 2) {
+        const int slot = g->fp8 ? fp8_slot(&g->scaling, role, l, LINEAR_ATTPROJ) : 0;
+        if (!past && gpt_fuses(g, role, l, LINEAR_ATTPROJ) && fp8_attention_fuses(dev, &g->scaling, slot, B, T, C, NH)) {
+            const Fp8Operand q = gpt_fp8_x(g, role, slot, b.y_q, b.y_s);
+            fp8_attention_forward(dev, &g->scaling, slot, q, b.y, b.lse, b.qkv, B, T, C, NH);
+            return gpt_fp8_operand(g, slot, q, M, C);
+        }
+    }
+    if (past) {
+        cudaCheck(cudaMemcpyAsync(b.qkv + 3 * C * (size_t)past, g->acts.dwide, 3 * C * sizeof(floatX), cudaMemcpyDeviceToDevice, dev->stream));
+        attention_decode(b.y, b.qkv, past, C, NH, dev->stream);
+    } else {
+        attention_forward(dev, b.y, b.lse, b.qkv, g->acts.attention, B, T, C, NH);
+    }
+    gpt_record_amax(g, role, l, LINEAR_ATTPROJ, b.y, (size_t)B * T * C);
+    return gpt_operand_x(g, role, l, LINEAR_ATTPROJ, b.y, b.y_q, b.y_s, M, C);
+}
 template <class floatX>
 static bool gpt_fast_accum(GPT<floatX>* g, Pass pass) {
     const Fp8Settings* r = &g->scaling.settings;
@@ -1053,9 +1098,9 @@ template <class floatX>
 static void gpt_forward_trunk(GPT<floatX>* g, int B, int T, int past, Fp8Role role) {
     Device* dev = g->dev;
     Activations<floatX>* a = &g->acts;
-    const int N = B * T, L = g->config.num_layers, C = g->config.channels, NH = g->config.num_heads;
+    const int N = B * T, L = g->config.num_layers, C = g->config.channels;
     const int M = past ? gpt_decode_rows(g) : N;  // rows of the products and of the buffers; rows from N on are garbage
-    const size_t NC = (size_t)N * C, MC = (size_t)M * C;
+    const size_t MC = (size_t)M * C;
     const DType X = dtype_of<floatX>();
     const bool fast = gpt_fast_accum(g, PASS_FPROP);
     if (g->fp8) { fp8_scaling_begin(&g->scaling, role, dev->stream); }
@@ -1065,14 +1110,7 @@ static void gpt_forward_trunk(GPT<floatX>* g, int B, int T, int past, Fp8Role ro
         // attention: res2 = res1 + attproj(attention(qkv(ln1(res1)))); the sum itself is formed by the layernorm that reads it
         Operand x = gpt_layernorm_x(g, role, l, LINEAR_QKV, b.ln1, b.mean1, b.rstd1, b.res1, l == 0 ? b.res1 : b.res1 - MC, l == 0 ? (floatX*)NULL : a->branch, b.ln1_q, b.ln1_s, N, M);
         linear_forward(dev, past ? a->dwide : b.qkv, X, x, gpt_operand_w(g, l, LINEAR_QKV), gpt_param(g, P_qkvb, l), fast);
-        if (past) {
-            cudaCheck(cudaMemcpyAsync(b.qkv + 3 * C * (size_t)past, a->dwide, 3 * C * sizeof(floatX), cudaMemcpyDeviceToDevice, dev->stream));
-            attention_decode(b.y, b.qkv, past, C, NH, dev->stream);
-        } else {
-            attention_forward(dev, b.y, b.lse, b.qkv, a->attention, B, T, C, NH);
-        }
-        gpt_record_amax(g, role, l, LINEAR_ATTPROJ, b.y, NC);
-        x = gpt_operand_x(g, role, l, LINEAR_ATTPROJ, b.y, b.y_q, b.y_s, M, C);
+        x = gpt_attention_x(g, role, l, b, B, T, past, M);
         linear_forward(dev, a->branch, X, x, gpt_operand_w(g, l, LINEAR_ATTPROJ), gpt_param(g, P_attprojb, l), fast);
 
         // MLP: res1 of the next layer = res2 + fcproj(gelu(fc(ln2(res2))))
@@ -1156,7 +1194,7 @@ static void gpt_plan(GPT<floatX>* g) {
         if (N % g->head_rows) { gpt_plan_head(g, (Pass)pass, N % g->head_rows); }
     }
     int group = attention_group(NH, T);
-    for (int rest = 0; rest < 2; rest++) {
+    for (int rest = 0; rest < (gpt_flash(g) ? 0 : 2); rest++) {
         int heads = rest ? NH % group : group;
         if (!heads) { continue; }
         const GemmShape shapes[] = {
@@ -1187,7 +1225,7 @@ static void gpt_plan_sampling(GPT<floatX>* g, int T, size_t start, size_t end) {
         if (!rows) { continue; }
         for (int i = 0; i < NUM_LINEARS; i++) { gpt_plan_linear(g, PASS_FPROP, i, rows, linear_names[i]); }
         for (int heads : {attention_group(NH, rows), NH % attention_group(NH, rows)}) {
-            if (!heads || pass == 0) { continue; }  // attention_decode has no products
+            if (!heads || pass == 0 || gpt_flash(g)) { continue; }  // attention_decode has no products of the library either
             s = attention_scores_shape(X, heads, rows, C / NH, 3 * C, 3 * C);
             gemm_plan_or_fail(g->dev, &s, "gemm attention");
             s = attention_apply_shape(X, heads, rows, C / NH, false, 3 * C, C);
@@ -1233,7 +1271,7 @@ template <class floatX>
 static void gpt_backward(GPT<floatX>* g, int B, int T, int groups, bool last) {
     Device* dev = g->dev;
     Activations<floatX>* a = &g->acts;
-    const int N = B * T, L = g->config.num_layers, C = g->config.channels, NH = g->config.num_heads;
+    const int N = B * T, L = g->config.num_layers, C = g->config.channels;
     const size_t NC = (size_t)N * C;
     const DType X = dtype_of<floatX>();
     const bool fast_d = gpt_fast_accum(g, PASS_DGRAD), fast_w = gpt_fast_accum(g, PASS_WGRAD);
@@ -1259,9 +1297,7 @@ static void gpt_backward(GPT<floatX>* g, int B, int T, int groups, bool last) {
         linear_dgrad(dev, dx, X, dy, gpt_operand_w(g, l, LINEAR_ATTPROJ), fast_d);
         linear_wgrad(dev, gpt_grad_weight(g, P_attprojw, l), X, gpt_wgrad_dy(g, l, LINEAR_ATTPROJ, dy, dres),
                      gpt_saved_x(g, l, LINEAR_ATTPROJ, b.y, b.y_q, b.y_s, N, C, false, [](int, Fp8Operand, bool) {}), fast_w);
-        attention_backward(dev, dwide, dx, b.qkv, b.y, b.lse, a->attention, B, T, C, NH);
-        gpt_record_amax(g, FP8_ROLE_DY, l, LINEAR_QKV, dwide, 3 * NC);
-        dy = gpt_operand_dy(g, l, LINEAR_QKV, dwide, N);
+        dy = gpt_attention_dy(g, l, dwide, dx, b, B, T);
         linear_dgrad(dev, dx, X, dy, gpt_operand_w(g, l, LINEAR_QKV), fast_d);
         linear_wgrad(dev, gpt_grad_weight(g, P_qkvw, l), X, gpt_wgrad_dy(g, l, LINEAR_QKV, dy, dwide),
                      gpt_saved_layernorm_x(g, l, LINEAR_QKV, b.ln1, b.mean1, b.rstd1, b.res1, b.ln1_q, b.ln1_s, N), fast_w);
@@ -2635,6 +2671,16 @@ static void run_open_data(Run* run, int vocab_size) {
     run->targets.resize(run->inputs.size());
 }
 
+// What --attention stands for here; what runs is what is recorded.
+static void run_choose_attention(Run* run, DType x, int hs) {
+    Options* o = &run->opt;
+    char hint[128];
+    snprintf(hint, sizeof(hint), x == DTYPE_F32 ? "use --dtype bfloat16 or float8, or --attention gemm" : "heads of 8 to %d, in steps of 8, would do; or use --attention gemm", FLASH_MAX_HEAD);
+    require(o->attention != OPT_ATTENTION_FLASH || attention_flash_fits(x, hs), hint, "--attention flash: no kernel for heads of %d in %s", hs, x == DTYPE_F32 ? "float32" : "BF16");
+    run->dev.attention = o->attention == OPT_ATTENTION_FLASH ? ATTENTION_FLASH : o->attention == OPT_ATTENTION_GEMM ? ATTENTION_GEMM : ATTENTION_AUTO;
+    o->attention = attention_is_flash(&run->dev, x, hs) ? OPT_ATTENTION_FLASH : OPT_ATTENTION_GEMM;
+}
+
 // llm.c's parameter table from the device on, then what only this program has.
 template <class floatX>
 static void run_print_model(Run* run, GPT<floatX>* g, const char* origin) {
@@ -2743,6 +2789,7 @@ static void run_main(Run* run, bool fp8) {
     }
     if (o->sample_only && !options_is_set(o, "seq_len")) { o->seq_len = fp8 && config.max_seq_len >= 16 ? config.max_seq_len / 16 * 16 : config.max_seq_len; }
     gpt_check_config(&config, o->batch_size, o->seq_len, fp8);
+    run_choose_attention(run, dtype_of<floatX>(), config.channels / config.num_heads);
     const bool masters = o->master_dtype == OPT_MASTER_FLOAT32 && !o->sample_only;
     const MomentType moments = o->moment_dtype == OPT_MOMENT_FLOAT8 ? MOMENT_F8 : o->moment_dtype == OPT_MOMENT_BFLOAT16 ? MOMENT_BF16 : MOMENT_F32;
     const Fp8Settings settings = fp8 ? fp8_settings_from_options(o) : Fp8Settings();

@@ -5,8 +5,8 @@
  *            dV = P^T dY, dP = dY V^T, dS = P (dP - rowsum(dY Y)) / sqrt(hs), dQ = dS K, dK = dS^T Q           [Dao et al. 2022, appendix B.2]
  * Shapes:    qkv, dqkv (B,T,3C) T: per token q, k, v of C each, head h at h*hs; y, dy (B,T,C) T; lse (B,NH,T) f32. hs = C/NH, hs % 8 == 0; 16-byte aligned.
  * Numerics:  scores and dP in f32, P and dS rounded to T once for the products.
- * Design:    GEMM + softmax by groups of heads of one sequence, small enough that a group's scores stay below ATTENTION_GROUP_ELEMENTS. The launchers
- *            attention_forward / attention_backward are what callers see: a flash kernel will stand behind the same two.
+ * Design:    two implementations behind attention_forward / attention_backward, chosen by attention_is_flash: flash_attention.cuh (bf16 on a GPU), and here
+ *            GEMM + softmax by groups of heads of one sequence, small enough that a group's scores stay below ATTENTION_GROUP_ELEMENTS.
  *            attention_decode needs no products of matrices: one block a head reads the keys and values once; qkv is its key-value cache.
  * Memory:    scratch of attention_scratch_bytes(), owned by the caller; allocates nothing. attention_decode needs none.
  * Tests:     dev/test/test_kernels_attention.cu
@@ -14,6 +14,7 @@
 #ifndef LLMC_ATTENTION_CUH
 #define LLMC_ATTENTION_CUH
 
+#include "llmc/flash_attention.cuh"
 #include "llmc/matmul.cuh"
 
 #ifndef ATTENTION_GROUP_ELEMENTS            // tests make it small, so that heads fall into several groups
@@ -31,9 +32,14 @@ static inline int attention_group(int NH, int seq_len) {
     long long fit = ATTENTION_GROUP_ELEMENTS / ((long long)seq_len * attention_pitch(seq_len));
     return fit < 1 ? 1 : fit > NH ? NH : (int)fit;
 }
-// Bytes of scratch for sequences of up to seq_len: scores and dP in f32, P and dS in T, and one f32 a token and head.
-static inline size_t attention_scratch_bytes(int B, int seq_len, int NH) {
-    size_t matrix = (size_t)attention_group(NH, seq_len) * seq_len * attention_pitch(seq_len);
+// Which of the two: as dev->attention says; auto: flash on a GPU, since products of tensor cores are slow on the CPU device.
+static inline bool attention_flash_fits(DType x, int hs) { return x == DTYPE_BF16 && hs <= FLASH_MAX_HEAD && hs % 8 == 0; }
+static inline bool attention_is_flash(const Device* dev, DType x, int hs) {
+    return attention_flash_fits(x, hs) && (dev->attention == ATTENTION_AUTO ? !dev->is_cpu : dev->attention == ATTENTION_FLASH);
+}
+// Bytes of scratch for sequences of up to seq_len: one f32 a token and head, and without flash scores and dP in f32, P and dS in T.
+static inline size_t attention_scratch_bytes(bool flash, int B, int seq_len, int NH) {
+    size_t matrix = flash ? 0 : (size_t)attention_group(NH, seq_len) * seq_len * attention_pitch(seq_len);
     return matrix * 16 + ROUND_UP((size_t)B * NH * seq_len * sizeof(float), (size_t)256);
 }
 
@@ -85,6 +91,12 @@ static __global__ void attention_delta_kernel1(float* delta, const T* dy, const 
     delta[((size_t)(token / seq_len) * NH + h) * seq_len + token % seq_len] = ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
 }
 
+template <class T>
+static inline void attention_delta(float* delta, const T* dy, const T* y, int B, int seq_len, int C, int NH, cudaStream_t stream) {
+    const int N = B * seq_len;
+    launch<attention_delta_kernel1<T>>(dim3(CEIL_DIV(N * NH, 256)), dim3(256), 0, stream, delta, dy, y, N, seq_len, C, NH);
+}
+
 // p = exp(scale*scores - lse), ds = p * (dp - delta) * scale; 0 above the diagonal. One thread 8 elements; may be in place for T = float.
 template <class T>
 static __global__ void attention_softmax_backward_kernel1(T* p, T* ds, const float* scores, const float* dp, const float* lse, const float* delta,
@@ -124,6 +136,9 @@ static inline GemmShape attention_apply_shape(DType x, int group, int seq_len, i
 
 template <class T>
 static inline void attention_forward(Device* dev, T* y, float* lse, const T* qkv, void* scratch, int B, int seq_len, int C, int NH) {
+    if constexpr (sizeof(T) == 2) {
+        if (attention_is_flash(dev, DTYPE_BF16, C / NH)) { flash_forward(y, lse, qkv, B, seq_len, C, NH, dev->stream); return; }
+    }
     const int hs = C / NH, pitch = attention_pitch(seq_len), group = attention_group(NH, seq_len);
     const float scale = 1.0f / sqrtf((float)hs);
     float* scores = (float*)scratch;
@@ -145,13 +160,17 @@ static inline void attention_forward(Device* dev, T* y, float* lse, const T* qkv
 // dqkv (B,T,3C) = gradient of qkv; y and lse as forward left them.
 template <class T>
 static inline void attention_backward(Device* dev, T* dqkv, const T* dy, const T* qkv, const T* y, const float* lse, void* scratch, int B, int seq_len, int C, int NH) {
-    const int hs = C / NH, pitch = attention_pitch(seq_len), group = attention_group(NH, seq_len), N = B * seq_len;
+    const int hs = C / NH, pitch = attention_pitch(seq_len), group = attention_group(NH, seq_len);
+    const bool flash = attention_is_flash(dev, dtype_of<T>(), hs);
     const float scale = 1.0f / sqrtf((float)hs);
-    const size_t matrix = (size_t)group * seq_len * pitch;
+    const size_t matrix = flash ? 0 : (size_t)group * seq_len * pitch;
     float *scores = (float*)scratch, *dp = scores + matrix, *delta = scores + 4 * matrix;
     T* p = sizeof(T) == 4 ? (T*)scores : (T*)(dp + matrix);
     T* ds = sizeof(T) == 4 ? (T*)dp : p + matrix;
-    launch<attention_delta_kernel1<T>>(dim3(CEIL_DIV(N * NH, 256)), dim3(256), 0, dev->stream, delta, dy, y, N, seq_len, C, NH);
+    attention_delta(delta, dy, y, B, seq_len, C, NH, dev->stream);
+    if constexpr (sizeof(T) == 2) {
+        if (flash) { flash_backward(dqkv, dy, qkv, lse, delta, B, seq_len, C, NH, dev->stream); return; }
+    }
     for (int b = 0; b < B; b++) {
         for (int h = 0; h < NH; h += group) {
             int g = min(group, NH - h), rows = g * seq_len;

@@ -164,6 +164,7 @@ static __device__ __forceinline__ void fp8_transpose_tile(uint4 q[FP8_TILE]) {
 //     Sink<BY, F, COUNT> sink;  sink.begin(params, block_row, block_col);       block_row, block_col: in units of 128
 //     if (sink.inside) { for r = 0 .. 15: sink.put_row(r, x); }                 x: columns col0 .. col0 + 15 of row row0 + r
 //     sink.finish();                                                            all threads: it has barriers; then the next 128 x 128 may begin
+// A block that has more threads, in whole warps, for other work calls all this in all of them: those beyond the first FP8_SINK_THREADS have no tile.
 // and beyond that, by granularity:
 //     TENSOR, scale from *amax (now): the whole tensor's amax was recorded before the kernel began (a pass of its own)
 //     TENSOR, scale given:            nothing: one pass, the amax is recorded here
@@ -232,7 +233,7 @@ template <Fp8Format F, bool COUNT> struct Fp8SinkTile {
         block_row = patch_row; block_col = patch_col;
         row0 = block_row * FP8_PATCH + (threadIdx.x % 8) * FP8_TILE;
         col0 = block_col * FP8_PATCH + (threadIdx.x / 8) * FP8_TILE;
-        inside = row0 < p.rows && col0 < p.cols;
+        inside = threadIdx.x < FP8_SINK_THREADS && row0 < p.rows && col0 < p.cols;
         #pragma unroll
         for (int i = 0; i < FP8_TILE; i++) { most[i] = 0; }
         tally.begin(p.counts);
@@ -294,11 +295,12 @@ struct Fp8Held {
 #endif
 };
 
-// BY is one of:
-template <Fp8Granularity BY, Fp8Format F, bool COUNT> struct Sink;
+// BY is one of, below. Held: where a Sink that must know all values before it writes the first keeps them; a producer that has its 128 x 128 values in shared
+// memory anyway gives a type whose put does nothing.
+template <Fp8Granularity BY, Fp8Format F, bool COUNT, class Held = Fp8Held> struct Sink;
 
 // One scale a tensor: the two orders hold the same codes.
-template <Fp8Format F, bool COUNT> struct Sink<FP8_BY_TENSOR, F, COUNT> : Fp8SinkTile<F, COUNT> {
+template <Fp8Format F, bool COUNT, class Held> struct Sink<FP8_BY_TENSOR, F, COUNT, Held> : Fp8SinkTile<F, COUNT> {
     float scale;
     uint4 q[FP8_TILE];
 
@@ -333,7 +335,7 @@ template <Fp8Format F, bool COUNT> struct Sink<FP8_BY_TENSOR, F, COUNT> : Fp8Sin
 };
 
 // One scale an outer row. k_scale (rows) and t_scale (cols) hold amax bits while this runs.
-template <Fp8Format F, bool COUNT> struct Sink<FP8_BY_ROW, F, COUNT> : Fp8SinkTile<F, COUNT> {
+template <Fp8Format F, bool COUNT, class Held> struct Sink<FP8_BY_ROW, F, COUNT, Held> : Fp8SinkTile<F, COUNT> {
     float column_scale[FP8_TILE];
     uint4 q[FP8_TILE];
 
@@ -369,8 +371,8 @@ template <Fp8Format F, bool COUNT> struct Sink<FP8_BY_ROW, F, COUNT> : Fp8SinkTi
 };
 
 // One scale for 128 x 128 elements: the two orders hold the same codes, k_scale[block_row][block_col] = t_scale[block_col][block_row].
-template <Fp8Format F, bool COUNT> struct Sink<FP8_BY_BLK128, F, COUNT> : Fp8SinkTile<F, COUNT> {
-    Fp8Held held;
+template <Fp8Format F, bool COUNT, class Held> struct Sink<FP8_BY_BLK128, F, COUNT, Held> : Fp8SinkTile<F, COUNT> {
+    Held held;
 
     __device__ __forceinline__ void begin(const Fp8SinkParams& params, int patch_row, int patch_col) {
         this->begin_tile(params, patch_row, patch_col);
@@ -434,9 +436,9 @@ static __device__ __forceinline__ unsigned fp8_row_amax(const float x[FP8_TILE])
 }
 
 // VEC128 and VEC32: outer rows are scaled in blocks along the contraction; the orders are two quantizations of the same tile.
-template <Fp8Granularity BY, Fp8Format F, bool COUNT> struct Sink : Fp8SinkTile<F, COUNT> {
+template <Fp8Granularity BY, Fp8Format F, bool COUNT, class Held> struct Sink : Fp8SinkTile<F, COUNT> {
     static_assert(BY == FP8_BY_VEC128 || BY == FP8_BY_VEC32, "the other granularities have Sinks of their own");
-    Fp8Held held;
+    Held held;
     unsigned *edges, *scales;         // shared; scales: floats of the 256 outer rows, or words of four bytes e in the order of the two 512-byte tiles
 
     __device__ __forceinline__ void begin(const Fp8SinkParams& params, int patch_row, int patch_col) {
@@ -493,15 +495,16 @@ template <Fp8Granularity BY, Fp8Format F, bool COUNT> struct Sink : Fp8SinkTile<
     }
     __device__ __forceinline__ void finish() {
         const int tile_row = threadIdx.x % 8, tile_col = threadIdx.x / 8;
+        const bool has_tile = threadIdx.x < FP8_SINK_THREADS;
         #pragma unroll
-        for (int i = 0; i < FP8_TILE; i++) {
+        for (int i = 0; has_tile && i < FP8_TILE; i++) {
             edges[(FP8_SINK_THREADS + threadIdx.x) * FP8_EDGE + i] = this->most[i];
             if (!this->inside) { edges[threadIdx.x * FP8_EDGE + i] = 0; }
         }
         __syncthreads();
-        make_scales();
+        if (has_tile) { make_scales(); }
         __syncthreads();  // no third: the next edges are written after this one, the next scales after the next first one
-        if (BY == FP8_BY_VEC32) { store_mx_tiles(); }
+        if (BY == FP8_BY_VEC32 && has_tile) { store_mx_tiles(); }
         if (this->inside && this->p.out.k) {
             #pragma unroll 4
             for (int r = 0; r < FP8_TILE; r++) {

@@ -17,6 +17,8 @@
 typedef enum { MEM_PARAMETERS, MEM_FP8_WEIGHTS, MEM_GRADIENTS, MEM_OPTIMIZER, MEM_ACTIVATIONS, MEM_SCRATCH, MEM_WORKSPACE, NUM_MEM_CLASSES } MemClass;
 static const char* const mem_class_names[NUM_MEM_CLASSES] = {"parameters", "FP8 weights", "gradients", "optimizer state", "activations", "scratch", "cuBLASLt workspace"};
 
+typedef enum { ATTENTION_AUTO, ATTENTION_GEMM, ATTENTION_FLASH } AttentionKind;  // llmc/attention.cuh
+
 struct GemmPlan;  // llmc/matmul.cuh
 
 typedef struct Device {
@@ -30,6 +32,7 @@ typedef struct Device {
     void* workspace;
     size_t workspace_bytes;
     bool tf32;                   // float32 GEMMs may round their inputs to TF32
+    AttentionKind attention;
     size_t allocated[NUM_MEM_CLASSES];
     std::vector<struct GemmPlan*> plans;
 } Device;

@@ -27,6 +27,7 @@
 #define OPT_FAST_CHOICES(X) X(OPT_FAST_RECIPE, "recipe") X(OPT_FAST_OFF, "off") X(OPT_FAST_ON, "on")
 #define OPT_HISTORY_CHOICES(X) X(OPT_HISTORY_MAX, "max") X(OPT_HISTORY_RECENT, "recent")
 #define OPT_WGRAD_CHOICES(X) X(OPT_WGRAD_FLOAT8, "float8|fp8") X(OPT_WGRAD_BFLOAT16, "bfloat16|bf16")
+#define OPT_ATTENTION_CHOICES(X) X(OPT_ATTENTION_AUTO, "auto") X(OPT_ATTENTION_GEMM, "gemm") X(OPT_ATTENTION_FLASH, "flash")
 #define OPT_NONFINITE_CHOICES(X) X(OPT_NONFINITE_SKIP, "skip") X(OPT_NONFINITE_STOP, "stop")
 #define OPT_INIT_CHOICES(X) X(OPT_INIT_LLMC, "llmc") X(OPT_INIT_FAST, "fast")
 #define OPT_REDUCE_CHOICES(X) X(OPT_REDUCE_NCCL, "nccl") X(OPT_REDUCE_FLOAT32, "float32")
@@ -37,6 +38,7 @@ enum { OPT_DTYPE_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_MASTER_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_MOMENT_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_ORDER_CHOICES(OPTION_CHOICE_ID) };
+enum { OPT_ATTENTION_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_NONFINITE_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_FORMAT_CHOICES(OPTION_CHOICE_ID) };
 enum { OPT_FAST_CHOICES(OPTION_CHOICE_ID) };
@@ -81,6 +83,7 @@ enum { OPT_REDUCE_CHOICES(OPTION_CHOICE_ID) };
     OPT(seed,                 "",   INT64,  42,            0, 9007199254740991, "training", "seed of the initial weights, the data order and the stochastic rounding") \
     OPT(recompute,            "r",  INT,    1,             0, 2,          "training",    "recompute in backward, to save memory: 0 nothing, 1 GELU, 2 GELU and layernorm") \
     OPT(gelu_fusion,          "ge", INT,    0,             -1, 2,         "training",    "let the matrix products of bfloat16 and float32 apply GELU: 0 (or -1) no, 1 forward, 2 forward and backward") \
+    OPT(attention,            "",   ENUM,   OPT_ATTENTION_AUTO, CHOICES(OPT_ATTENTION_CHOICES), 0, "training", "how attention is computed; flash: on tensor cores, scores in registers only, needs BF16 and heads of at most 128; gemm: matrix products and a softmax, some heads at once; auto: flash on a GPU where it can") \
     OPT(dtype,                "",   ENUM,   OPT_DTYPE_AUTO, CHOICES(OPT_DTYPE_CHOICES), 0, "precision", "precision of the matrix products; auto: float8 where the device has it, else bfloat16") \
     OPT(fp8_recipe,           "",   ENUM,   0,             RECIPE_CHOICES, 0,         "precision", "how float8 tensors are scaled; current: one scale a tensor, from its own largest value; delayed: from those of earlier steps; row: one a row; block: one for 128 values, weights 128 x 128; mx: one for 32") \
     OPT(fp8_format_x,         "",   ENUM,   OPT_FORMAT_RECIPE, CHOICES(OPT_FORMAT_CHOICES), 0, "precision", "format of the inputs of linear layers, instead of the recipe's; weights are always E4M3") \
@@ -100,7 +103,7 @@ enum { OPT_REDUCE_CHOICES(OPTION_CHOICE_ID) };
     OPT(tf32,                 "f",  BOOL,   1,             0, 1,          "precision",   "allow TF32 tensor cores in float32") \
     OPT(fp8_stats_every,      "",   INT,    0,             0, 1000000000, "precision",   "print what float8 does to each tensor every so many steps: amax, scale, shares that saturate and vanish, noise; 0: never") \
     OPT(fp8_log_every,        "",   INT,    0,             0, 1000000000, "precision",   "write the same to fp8.jsonl in the output folder every so many steps; 0: never") \
-    OPT(fp8_fusion,           "",   BOOL,   1,             0, 1,          "precision",   "layernorm, GELU and AdamW write FP8 codes themselves where the recipe allows it; the results are the same to the bit") \
+    OPT(fp8_fusion,           "",   BOOL,   1,             0, 1,          "precision",   "layernorm, attention, GELU and AdamW write FP8 codes themselves where the recipe allows it; the results are the same to the bit") \
     OPT(fp8_guard_every,      "",   INT,    0,             0, 1000000000, "precision",   "every so many steps, move linear layers with a tensor beyond a limit to BF16 for a while; 0: never") \
     OPT(fp8_guard_saturated,  "",   FLOAT,  0.001,         0, 1,          "precision",   "the guard's limit: share of a tensor that saturates") \
     OPT(fp8_guard_flushed,    "",   FLOAT,  0.1,           0, 1,          "precision",   "the guard's limit: share of a tensor that is flushed to zero") \

@@ -6,7 +6,7 @@
 #ifndef DEV_BAD_KERNELS_CU
 #define DEV_BAD_KERNELS_CU
 
-#include "llmc/device.cuh"
+#include "llmc/ptx.cuh"
 #include "llmc/cpu/cpu_check.h"
 
 #define BAD_THREADS 64
@@ -234,6 +234,32 @@ static void bad_grid(void) { launch<bad_nothing_kernel1>(dim3(1, 65536), 1, 0, 0
 static void bad_empty_grid(void) { launch<bad_nothing_kernel1>(0, 32, 0, 0, bad_buffer()); }
 static void bad_barrier_on_host(void) { __syncthreads(); }
 
+
+static __global__ void bad_copy_wait_kernel1(float* out, const float* in) {
+    SHARED(float, tile, BAD_THREADS);
+    if (threadIdx.x < BAD_THREADS / 4) { ptx_copy16(tile + threadIdx.x * 4, in + threadIdx.x * 4, true); }
+    ptx_copy_commit();
+    ptx_copy_wait<1>();  // the newest group is the only one
+    __syncthreads();
+    out[threadIdx.x] = tile[threadIdx.x];
+}
+static __global__ void bad_copy_address_kernel1(float* out) {
+    SHARED(float, tile, 2 * BAD_THREADS);
+    ptx_copy16(tile + threadIdx.x, out, true);
+}
+static __global__ void bad_ldmatrix_address_kernel1(float* out) {
+    SHARED(bf16, tile, 4 * BAD_THREADS);
+    unsigned r[4];
+    ptx_ldmatrix4(r, tile + threadIdx.x);
+    out[threadIdx.x] = (float)r[0];
+}
+static __global__ void bad_divergent_mma_kernel1(float* out) {
+    unsigned a[4] = {0}, b[4] = {0};
+    float d[2][4] = {{0.0f}};
+    if (threadIdx.x % 2) { ptx_mma16(d, a, b); } else { ptx_mma16(d, b, a); }
+    out[threadIdx.x] = d[0][0];
+}
+
 typedef struct { const char* name; void (*run)(void); const char* check; bool sanitizer; } BadKernel;  // sanitizer: only a build with them sees it
 static const BadKernel bad_kernels[] = {
     {"missing_barrier", bad_orders<bad_missing_barrier_kernel1>, "[cpu device: order-dependence]", false},
@@ -268,6 +294,10 @@ static const BadKernel bad_kernels[] = {
     {"too_many_threads", bad_run_threads<bad_nothing_kernel1, 1056>, "[cpu device: launch-limits]", false},
     {"grid_too_large", bad_grid, "[cpu device: launch-limits]", false},
     {"empty_grid", bad_empty_grid, "[cpu device: launch-limits]", false},
+    {"copy_without_wait", bad_orders<bad_copy_wait_kernel1>, "[cpu device: uninitialised]", false},
+    {"copy_address", bad_run<bad_copy_address_kernel1>, "[cpu device: copy-address]", false},
+    {"ldmatrix_address", bad_run<bad_ldmatrix_address_kernel1>, "[cpu device: ldmatrix-address]", false},
+    {"divergent_mma", bad_run<bad_divergent_mma_kernel1>, "[cpu device: divergent-collective]", false},
     {"nested_launch", bad_run<bad_nested_kernel1>, "[cpu device: nested-launch]", false},
     {"barrier_on_host", bad_barrier_on_host, "[cpu device: not-in-kernel]", false},
     {"trap", bad_run<bad_trap_kernel1>, "[cpu device: trap]", false},

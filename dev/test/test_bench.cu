@@ -86,8 +86,9 @@ static void test_bench_batch_fits_memory(void) {
 
 // Every class of a step has its bytes or operations, and the products of a step are those of the formulas.
 template <class floatX>
-static void check_step(bool fp8, int recompute) {
+static void check_step(bool fp8, int recompute, AttentionKind attention) {
     Device* dev = device_playing(0);
+    dev->attention = attention;
     BenchModel m = bench_find_model("tiny");
     const int B = m.cpu_batch, T = m.cpu_seq_len;
     ModelHeader config = bench_config(&m, T);
@@ -116,17 +117,17 @@ static void check_step(bool fp8, int recompute) {
     for (auto& each : bytes) { CHECK(each.first == "memset" || classes.count(each.first), "no kernel of class '%s' ran", each.first.c_str()); }
     for (auto& each : bytes) { CHECK(each.second > 0 && isfinite(each.second), "class '%s': %g bytes", each.first.c_str(), each.second); }
     const double N = B * T, C = m.C, L = m.L, Vp = config.padded_vocab_size;
-    const double expected = 3 * 2 * N * 12 * C * C * L + 3 * 2 * N * C * Vp + 7 * 2 * N * T * C * L;  // attention: two products forward, five backward
+    const double expected = 3 * 2 * N * 12 * C * C * L + 3 * 2 * N * C * Vp + (gpt_flash(g) ? 0 : 7 * 2 * N * T * C * L);  // attention: two products forward, five backward
     CHECK(sum == expected, "products of %g operations, %g expected", sum, expected);
     CHECK(update_ms > 0 && update_ms < ms && isfinite(loss), "step %g ms, update %g ms, loss %g", ms, update_ms, loss);
     gpt_free(g);
     delete g;
 }
 static void test_bench_step_is_accounted_for(void) {
-    check_step<bf16>(true, 1);
-    check_step<bf16>(true, 2);
-    check_step<bf16>(false, 0);
-    check_step<float>(false, 1);
+    check_step<bf16>(true, 1, ATTENTION_GEMM);
+    check_step<bf16>(true, 2, ATTENTION_GEMM);
+    check_step<bf16>(false, 0, ATTENTION_FLASH);
+    check_step<float>(false, 1, ATTENTION_AUTO);
 }
 
 // A product is timed, a refused one is not run, and the fill makes no NaN.

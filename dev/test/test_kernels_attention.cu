@@ -1,8 +1,8 @@
 /* test_kernels_attention.cu - causal attention, forward, backward and by one row, against a double oracle; groups of heads; causality
  *
  * Groups are made small (ATTENTION_GROUP_ELEMENTS), so that one head, several heads, all heads and a last incomplete group occur at small sizes; so are
- * the tiles of a decoded row's context (ATTENTION_DECODE_TILE).
- * Covers: llmc/attention.cuh
+ * the tiles of a decoded row's context (ATTENTION_DECODE_TILE). Both implementations go through the same tests; KIND is which.
+ * Covers: llmc/attention.cuh, llmc/flash_attention.cuh
  */
 #define ATTENTION_GROUP_ELEMENTS 2048
 #define ATTENTION_DECODE_TILE 64
@@ -11,8 +11,11 @@
 
 typedef struct { int B, T, NH, hs; } Case;
 // all heads at once; 3 of 4; one by one; more than 256 columns, which a warp takes in two steps
-static const Case cases[] = {{1, 1, 1, 8}, {2, 1, 3, 16}, {2, 7, 4, 8}, {1, 16, 3, 16}, {3, 24, 4, 16}, {2, 33, 4, 32}, {1, 33, 5, 64},
+static const std::vector<Case> cases = {{1, 1, 1, 8}, {2, 1, 3, 16}, {2, 7, 4, 8}, {1, 16, 3, 16}, {3, 24, 4, 16}, {2, 33, 4, 32}, {1, 33, 5, 64},
     {1, 64, 3, 64}, {1, 300, 2, 16}};
+// every template of a head, full and padded; tiles full, partial, one row beyond; several of each kernel's; heads and sequences side by side
+static const std::vector<Case> flash_cases = {{1, 1, 1, 8}, {2, 1, 3, 64}, {1, 16, 2, 80}, {2, 31, 2, 40}, {1, 65, 2, 128}, {2, 100, 2, 64}, {1, 128, 1, 96}, {1, 129, 1, 104},
+    {3, 33, 1, 72}, {2, 192, 1, 64}, {1, 257, 2, 64}, {1, 257, 1, 128}};
 
 // ---------------------------------------------------------------------------- oracle and naive version
 
@@ -111,14 +114,15 @@ static void backward_lowp(float* dqkv, const float* dy, const float* qkv, const 
 // ---------------------------------------------------------------------------- the kernels
 
 typedef struct { Floats y, lse, dqkv; } Result;
-template <class T>
+template <class T, AttentionKind KIND>
 static Result run_attention(Lab* lab, const Floats& qkv, const Floats& dy, const Case& c) {
     const int C = c.NH * c.hs;
+    lab->dev.attention = KIND;
+    const size_t scratch_bytes = attention_scratch_bytes(attention_is_flash(&lab->dev, dtype_of<T>(), c.hs), c.B, c.T, c.NH);
     const size_t N = (size_t)c.B * c.T;
     T *d_qkv = lab_put<T>(lab, qkv), *y = lab_alloc<T>(lab, N * C), *dqkv = lab_alloc<T>(lab, N * 3 * C);
     float* lse = lab_alloc<float>(lab, N * c.NH);
-    unsigned char *scratch = lab_alloc<unsigned char>(lab, attention_scratch_bytes(c.B, c.T, c.NH)),
-        *scratch2 = lab_alloc<unsigned char>(lab, attention_scratch_bytes(c.B, c.T, c.NH));
+    unsigned char *scratch = lab_alloc<unsigned char>(lab, scratch_bytes), *scratch2 = lab_alloc<unsigned char>(lab, scratch_bytes);
     attention_forward(&lab->dev, y, lse, d_qkv, scratch, c.B, c.T, C, c.NH);
     attention_backward(&lab->dev, dqkv, lab_put<T>(lab, dy), d_qkv, y, lse, scratch2, c.B, c.T, C, c.NH);
     CHECK_SAME(lab_get(lab, d_qkv, qkv.size()), qkv, "attention changed its input");
@@ -126,20 +130,23 @@ static Result run_attention(Lab* lab, const Floats& qkv, const Floats& dy, const
 }
 
 // Errors are pooled over all shapes of one kind of input: in a single shape they hang on the roundings of its few largest scores.
-template <class T>
+// Flash: also against the other implementation; both may be off by twice the naive version's error, so by twice that from each other.
+template <class T, AttentionKind KIND>
 static void test_attention(void) {
     Lab lab;
-    const char* const names[] = {"arange", "random", "large", "integer"};
-    for (int input = 0; input < 4; input++) {
-        Earned y_error = earned<T>(), lse_error = earned<float>(), dqkv_error = earned<T>();
-        for (const Case& c : cases) {
+    const bool flash = KIND == ATTENTION_FLASH;
+    const char* const names[] = {"arange", "random", "large", "integer", "huge"};
+    const float sizes[] = {1.0f, 1.0f, 4.0f, 1.0f, 64.0f};
+    for (int input = 0; input < 5; input++) {
+        Earned y_error = earned<T>(), lse_error = earned<float>(), dqkv_error = earned<T>(), y_distance = earned<T>(), dqkv_distance = earned<T>();
+        for (const Case& c : flash ? flash_cases : cases) {
             const int C = c.NH * c.hs;
             const size_t N = (size_t)c.B * c.T;
-            for (int repeat = 0; repeat < repeats_for(N * C); repeat++) {
-                // large: scores in the tens, probabilities close to 0 and 1
-                Floats qkv = make_input<T>(input == 2 ? INPUT_RANDOM : (Input)input, N * 3 * C, 2 * repeat + 1, input == 2 ? 4.0f : 1.0f),
+            for (int repeat = 0; repeat < repeats_for((flash ? 4 : 1) * N * C); repeat++) {
+                // large: scores in the tens, probabilities close to 0 and 1; huge: in the ten thousands
+                Floats qkv = make_input<T>(input == 2 || input == 4 ? INPUT_RANDOM : (Input)input, N * 3 * C, 2 * repeat + 1, sizes[input]),
                     dy = make_input<T>(INPUT_RANDOM, N * C, 2 * repeat + 2);
-                Result got = run_attention<T>(&lab, qkv, dy, c);
+                Result got = run_attention<T, KIND>(&lab, qkv, dy, c);
                 Doubles y(N * C), lse(N * c.NH), dqkv(N * 3 * C), wide = widen(qkv), wide_dy = widen(dy);
                 Floats y_lowp(N * C), lse_lowp(N * c.NH), dqkv_lowp(N * 3 * C);
                 const int bits = naive_sum_bits(&lab.dev, sizeof(T) == 4, false, false);
@@ -155,12 +162,24 @@ static void test_attention(void) {
                 earned_add(&y_error, y, got.y, y_lowp, N * c.NH, c.hs);
                 earned_add(&lse_error, lse, got.lse, lse_lowp, 1, N * c.NH);
                 earned_add(&dqkv_error, dqkv, got.dqkv, dqkv_lowp, N * 3 * c.NH, c.hs);  // jointly: dq and dk of one token alone are 0
+                if (flash) {
+                    Result other = run_attention<T, ATTENTION_GEMM>(&lab, qkv, dy, c);
+                    earned_add(&y_distance, widen(other.y), got.y, y_lowp, N * c.NH, c.hs);
+                    earned_add(&dqkv_distance, widen(other.dqkv), got.dqkv, dqkv_lowp, N * 3 * c.NH, c.hs);
+                }
                 lab_reset(&lab);
             }
         }
         earned_check(&y_error, "attention y %s %s", type_name<T>(), names[input]);
         earned_check(&lse_error, "attention lse %s %s", type_name<T>(), names[input]);
         earned_check(&dqkv_error, "attention dqkv %s %s", type_name<T>(), names[input]);
+        if (!flash) { continue; }
+        y_distance.max_naive = 2 * fmax(y_error.max_naive, y_error.floor);
+        y_distance.row_naive = 2 * fmax(y_error.row_naive, y_error.floor);
+        dqkv_distance.max_naive = 2 * fmax(dqkv_error.max_naive, dqkv_error.floor);
+        dqkv_distance.row_naive = 2 * fmax(dqkv_error.row_naive, dqkv_error.floor);
+        earned_check(&y_distance, "attention y, flash to gemm %s", names[input]);
+        earned_check(&dqkv_distance, "attention dqkv, flash to gemm %s", names[input]);
     }
 }
 
@@ -176,7 +195,7 @@ static void test_attention_gradient(void) {
 }
 
 // A token changes nothing before it, and gets no gradient from before it: exactly.
-template <class T>
+template <class T, AttentionKind KIND>
 static void test_attention_causal(void) {
     Lab lab;
     for (const Case& c : {Case{2, 33, 4, 16}, Case{1, 300, 2, 8}}) {
@@ -190,7 +209,7 @@ static void test_attention_causal(void) {
                 for (int i = 0; i < 3 * C; i++) { other[n * 3 * C + i] = ref_round<T>(7.0f - qkv[n * 3 * C + i]); }
                 for (int i = 0; i < C; i++) { dy_before[n * C + i] = 0.0f; }
             }
-            Result a = run_attention<T>(&lab, qkv, dy_before, c), b = run_attention<T>(&lab, other, dy_before, c);
+            Result a = run_attention<T, KIND>(&lab, qkv, dy_before, c), b = run_attention<T, KIND>(&lab, other, dy_before, c);
             for (size_t n = 0; n < N; n++) {
                 const bool before = (int)(n % c.T) < cut;
                 for (int i = 0; i < C; i++) {
@@ -207,14 +226,14 @@ static void test_attention_causal(void) {
 }
 
 // Sums of probabilities are 1: with v = 1 everywhere y is 1 up to the rounding of the probabilities; lse is that of equal scores.
-template <class T>
+template <class T, AttentionKind KIND>
 static void test_attention_uniform(void) {
     Lab lab;
     const Case c = {1, 64, 2, 8};
     const int C = 16;
     Floats qkv((size_t)c.T * 3 * C, 0.0f), dy((size_t)c.T * C, 0.0f);
     for (int t = 0; t < c.T; t++) { for (int i = 0; i < C; i++) { qkv[(size_t)t * 3 * C + 2 * C + i] = 1.0f; } }
-    Result r = run_attention<T>(&lab, qkv, dy, c);
+    Result r = run_attention<T, KIND>(&lab, qkv, dy, c);
     const double unit = sizeof(T) == 4 ? 0x1p-24 : 0x1p-9;
     for (int t = 0; t < c.T; t++) {
         // t + 1 equal probabilities, each off by at most a rounding (and the quotient's), their sum rounded at most t + 1 times
@@ -234,8 +253,9 @@ static void test_attention_groups(void) {
             CHECK(pitch % 8 == 0 && pitch >= T && pitch < T + 8, "pitch %lld of %d columns", pitch, T);
             CHECK(group >= 1 && group <= NH && (group == 1 || group * T * pitch <= ATTENTION_GROUP_ELEMENTS), "%lld of %d heads at T %d", group, NH, T);
             CHECK(group == NH || (group + 1) * T * pitch > ATTENTION_GROUP_ELEMENTS, "%lld of %d heads at T %d: another one would fit", group, NH, T);
-            CHECK(attention_scratch_bytes(2, T, NH) >= (size_t)(group * T * pitch * 16 + 2ll * NH * T * 4), "%zu bytes of scratch",
-                attention_scratch_bytes(2, T, NH));
+            CHECK(attention_scratch_bytes(false, 2, T, NH) >= (size_t)(group * T * pitch * 16 + 2ll * NH * T * 4), "%zu bytes of scratch",
+                attention_scratch_bytes(false, 2, T, NH));
+            CHECK(attention_scratch_bytes(true, 2, T, NH) == ROUND_UP(2 * (size_t)NH * T * 4, (size_t)256), "flash: %zu bytes of scratch", attention_scratch_bytes(true, 2, T, NH));
         }
     }
     // what the cases above rely on
@@ -244,13 +264,59 @@ static void test_attention_groups(void) {
           attention_group(4, 24), attention_group(4, 33), attention_group(2, 300));
 }
 
-template <class T>
+// auto is flash on a GPU, where a head and its type allow it; on the CPU device matrix products.
+static void test_attention_choice(void) {
+    Device dev = Device();
+    for (int kind = 0; kind < 3; kind++) {
+        for (int cpu = 0; cpu < 2; cpu++) {
+            dev.attention = (AttentionKind)kind;
+            dev.is_cpu = cpu;
+            const bool wanted = kind == ATTENTION_FLASH || (kind == ATTENTION_AUTO && !cpu);
+            for (int hs : {8, 64, 128}) { CHECK(attention_is_flash(&dev, DTYPE_BF16, hs) == wanted, "kind %d, cpu %d, hs %d", kind, cpu, hs); }
+            CHECK(!attention_is_flash(&dev, DTYPE_F32, 64) && !attention_is_flash(&dev, DTYPE_BF16, 136) && !attention_is_flash(&dev, DTYPE_BF16, 12), "kind %d, cpu %d", kind, cpu);
+        }
+    }
+}
+
+// A NaN or an infinity in one head's query, key or value reaches no other head, and no token before it that is more than a tile away.
+static void test_attention_flash_nonfinite(void) {
+    Lab lab;
+    const Case c = {2, 200, 2, 64};
+    const int C = c.NH * c.hs, at = 150;
+    const size_t N = (size_t)c.B * c.T;
+    Floats qkv = make_input<bf16>(INPUT_RANDOM, N * 3 * C, 1), dy = make_input<bf16>(INPUT_RANDOM, N * C, 2);
+    Result clean = run_attention<bf16, ATTENTION_FLASH>(&lab, qkv, dy, c);
+    for (float bad : {NAN, INFINITY}) {
+        for (int part = 0; part < 3; part++) {
+            Floats hurt = qkv;
+            hurt[(size_t)at * 3 * C + part * C + 5] = bad;  // head 0 of sequence 0
+            Result got = run_attention<bf16, ATTENTION_FLASH>(&lab, hurt, dy, c);
+            bool shows = false;
+            for (size_t n = 0; n < N; n++) {
+                for (int i = 0; i < C; i++) {
+                    const bool same = bits_of(got.y[n * C + i]) == bits_of(clean.y[n * C + i]);
+                    CHECK(same || ((int)n < c.T && i < c.hs && (int)n >= 128), "%g in part %d: y[%zu][%d] is %g, %g without", bad, part, n, i, got.y[n * C + i], clean.y[n * C + i]);
+                    shows = shows || !isfinite(got.y[n * C + i]);
+                    for (int k = 0; k < 3; k++) {
+                        const size_t j = n * 3 * C + k * C + i;
+                        CHECK(bits_of(got.dqkv[j]) == bits_of(clean.dqkv[j]) || ((int)n < c.T && i < c.hs), "%g in part %d: dqkv[%zu][%d][%d] is %g", bad, part, n, k, i, got.dqkv[j]);
+                    }
+                }
+            }
+            CHECK(shows, "%g in part %d does not reach y", bad, part);
+            lab_reset(&lab);
+        }
+    }
+}
+
+template <class T, AttentionKind KIND>
 static void test_attention_repeats(void) {
     Lab lab;
-    const Case c = {2, 24, 4, 16};
-    Floats qkv = make_input<T>(INPUT_RANDOM, 2 * 24 * 3 * 64, 1), dy = make_input<T>(INPUT_RANDOM, 2 * 24 * 64, 2);
+    const Case c = KIND == ATTENTION_FLASH ? Case{2, 150, 2, 32} : Case{2, 24, 4, 16};
+    const size_t NC = (size_t)c.B * c.T * c.NH * c.hs;
+    Floats qkv = make_input<T>(INPUT_RANDOM, 3 * NC, 1), dy = make_input<T>(INPUT_RANDOM, NC, 2);
     check_repeats("attention", [&] {
-        Result r = run_attention<T>(&lab, qkv, dy, c);
+        Result r = run_attention<T, KIND>(&lab, qkv, dy, c);
         r.y.insert(r.y.end(), r.lse.begin(), r.lse.end());
         r.y.insert(r.y.end(), r.dqkv.begin(), r.dqkv.end());
         return r.y;
@@ -295,7 +361,7 @@ static void test_attention_decode(void) {
                     Floats got = run_decode<T>(&lab, qkv, position, c.NH, c.hs), naive(y_lowp.end() - C, y_lowp.end());
                     T* whole = lab_alloc<T>(&lab, (size_t)n * C);
                     attention_forward(&lab.dev, whole, lab_alloc<float>(&lab, c.NH * n), lab_put<T>(&lab, qkv),
-                                      lab_alloc<unsigned char>(&lab, attention_scratch_bytes(1, n, c.NH)), 1, n, C, c.NH);
+                                      lab_alloc<unsigned char>(&lab, attention_scratch_bytes(false, 1, n, c.NH)), 1, n, C, c.NH);
                     Floats last = lab_get(&lab, whole + (size_t)position * C, C);
                     earned_add(&error, Doubles(y.end() - C, y.end()), got, naive, c.NH, c.hs);
                     earned_add(&distance, widen(last), got, naive, c.NH, c.hs);
@@ -345,16 +411,22 @@ static void test_attention_decode_repeats(void) {
 
 int main(int argc, char** argv) {
     static const Test tests[] = {
-        {"attention_matches_double_f32", test_attention<float>, SLOW},
-        {"attention_matches_double_bf16", test_attention<bf16>, SLOW},
+        {"attention_matches_double_f32", test_attention<float, ATTENTION_GEMM>, SLOW},
+        {"attention_matches_double_bf16", test_attention<bf16, ATTENTION_GEMM>, SLOW},
+        {"attention_matches_double_flash", test_attention<bf16, ATTENTION_FLASH>, SLOW},
         {"attention_oracle_finite_differences", test_attention_gradient, QUICK},
-        {"attention_causal_f32", test_attention_causal<float>, QUICK},
-        {"attention_causal_bf16", test_attention_causal<bf16>, QUICK},
-        {"attention_uniform_f32", test_attention_uniform<float>, QUICK},
-        {"attention_uniform_bf16", test_attention_uniform<bf16>, QUICK},
+        {"attention_causal_f32", test_attention_causal<float, ATTENTION_GEMM>, QUICK},
+        {"attention_causal_bf16", test_attention_causal<bf16, ATTENTION_GEMM>, QUICK},
+        {"attention_causal_flash", test_attention_causal<bf16, ATTENTION_FLASH>, QUICK},
+        {"attention_uniform_f32", test_attention_uniform<float, ATTENTION_GEMM>, QUICK},
+        {"attention_uniform_bf16", test_attention_uniform<bf16, ATTENTION_GEMM>, QUICK},
+        {"attention_uniform_flash", test_attention_uniform<bf16, ATTENTION_FLASH>, QUICK},
+        {"attention_flash_nonfinite", test_attention_flash_nonfinite, QUICK},
         {"attention_groups", test_attention_groups, QUICK},
-        {"attention_repeats_f32", test_attention_repeats<float>, QUICK},
-        {"attention_repeats_bf16", test_attention_repeats<bf16>, QUICK},
+        {"attention_choice", test_attention_choice, QUICK},
+        {"attention_repeats_f32", test_attention_repeats<float, ATTENTION_GEMM>, QUICK},
+        {"attention_repeats_bf16", test_attention_repeats<bf16, ATTENTION_GEMM>, QUICK},
+        {"attention_repeats_flash", test_attention_repeats<bf16, ATTENTION_FLASH>, QUICK},
         {"attention_decode_matches_double_f32", test_attention_decode<float>, SLOW},
         {"attention_decode_matches_double_bf16", test_attention_decode<bf16>, SLOW},
         {"attention_decode_exact_f32", test_attention_decode_exact<float>, QUICK},
