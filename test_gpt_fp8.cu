@@ -45,13 +45,15 @@ static void make_tokens(std::vector<int>* tokens, int count, int V, uint64_t see
 }
 
 template <class floatX>
-static void model_init(Model<floatX>* t, const ModelHeader* c, int B, int T, bool fp8, int recompute, uint64_t seed, const Fp8Recipe* recipe = &fp8_recipes[0]) {
+static void model_init(Model<floatX>* t, const ModelHeader* c, int B, int T, bool fp8, int recompute, uint64_t seed, const Fp8Recipe* recipe = &fp8_recipes[0], bool packed = false) {
     options_default(&t->opt);
     t->opt.seed = seed;
     device_init(&t->dev, 0);
     t->dev.tf32 = false;
     gpt_check_config(c, B, T, fp8);
     gpt_init(&t->gpt, &t->dev, c, fp8, recipe, false);
+    t->gpt.fp8_activations = packed;
+    t->gpt.samples = true;
     gpt_alloc_training(&t->gpt);
     gpt_alloc_activations(&t->gpt, B, T, recompute);
     gpt_plan(&t->gpt);
@@ -302,6 +304,16 @@ static void test_gpt_initial_values_are_those_of_llmc(void) {
 
 // ---------------------------------------------------------------------------- equalities
 
+// The weights of one model in another, as the first holds them.
+template <class A, class B> static void copy_weights(GPT<B>* to, GPT<A>* from) {
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        std::vector<double> w = fetch(from->param[p], from->spec[p].size);
+        std::vector<float> f(w.begin(), w.end());
+        gpt_upload(to->param[p], f.data(), f.size());
+    }
+    gpt_quantize_weights(to);
+}
+
 template <class floatX> static uint64_t gradient_digest(GPT<floatX>* g) {
     Xxh64 h;
     xxh64_init(&h, 0);
@@ -312,27 +324,108 @@ template <class floatX> static uint64_t gradient_digest(GPT<floatX>* g) {
     }
     return xxh64_digest(&h);
 }
+#define PARAM_NAME(name, ...) #name,
+static const char* const param_names[NUM_PARAMS] = {PARAM_TABLE(PARAM_NAME)};
+#undef PARAM_NAME
+
+// What training's FP8 state is, without counts; 0 without FP8.
+template <class floatX> static uint64_t scaling_digest(GPT<floatX>* g) {
+    if (!g->fp8) { return 0; }
+    const Fp8Scaling* s = &g->scaling;
+    const size_t n = fp8_training_slots(s);
+    Fp8ScalingHost h;
+    Xxh64 x;
+    fp8_scaling_copy(s, &h);
+    xxh64_init(&x, 0);
+    for (const void* array : {(const void*)h.amax, (const void*)h.amax_step, (const void*)h.scale, (const void*)h.descale}) { xxh64_update(&x, array, n * 4); }
+    if (h.history) { xxh64_update(&x, h.history, n * s->settings.history * sizeof(unsigned)); }
+    fp8_scaling_host_free(&h);
+    return xxh64_digest(&x);
+}
 template <class floatX>
-static void check_recompute(bool fp8, const Fp8Recipe* recipe = &fp8_recipes[0]) {
-    uint64_t digest[3];
-    for (int r = 0; r < 3; r++) {
+static void check_recompute(bool fp8, const Fp8Recipe* recipe = &fp8_recipes[0], int fusion = 0, bool packed = false) {
+    uint64_t digest[4], state[4];
+    const int first = packed ? 1 : fusion ? 1 : 0, last = packed ? 2 : 3;  // GELU of what came back, or of its own kernel, differs from forward's: level 0 has that
+    for (int r = first; r <= last; r++) {
         Model<floatX>* t = new Model<floatX>();
-        model_init(t, &small, 2, 32, fp8, r, 7, recipe);
+        model_init(t, &small, 2, 32, fp8, r, 7, recipe, packed);
+        t->gpt.gelu_fusion = fusion;
         for (int step = 0; step < 2; step++) {  // the second with a history, where there is one
             const float loss = model_gradients(t);
             gpt_update(&t->gpt, &t->opt, 1e-3f, loss, step);
         }
         model_gradients(t);
         digest[r] = gradient_digest(&t->gpt);
+        state[r] = scaling_digest(&t->gpt);
         model_free(t);
     }
-    CHECK(digest[0] == digest[1] && digest[1] == digest[2], "gradients differ between recompute levels: %016llx %016llx %016llx",
-          (unsigned long long)digest[0], (unsigned long long)digest[1], (unsigned long long)digest[2]);
+    for (int r = first + 1; r <= last; r++) {
+        CHECK(digest[r] == digest[first], "gradients differ between recompute levels %d and %d: %016llx %016llx", first, r, (unsigned long long)digest[first], (unsigned long long)digest[r]);
+        CHECK(state[r] == state[first], "recompute level %d leaves another FP8 state than level %d", r, first);
+    }
 }
 static void test_gpt_recompute_levels_give_equal_bits(void) {
     check_recompute<float>(false);
     check_recompute<bf16>(false);
-    for (const Fp8Recipe* r : runnable_recipes()) { check_recompute<bf16>(true, r); }
+    check_recompute<float>(false, &fp8_recipes[0], 2);
+    check_recompute<bf16>(false, &fp8_recipes[0], 1);
+    for (const Fp8Recipe* r : runnable_recipes()) {
+        check_recompute<bf16>(true, r);
+        check_recompute<bf16>(true, r, 0, true);
+    }
+}
+
+// Activations kept in FP8 change backward only: the loss and what forward quantizes are the same bits, and the next step with them; gradients point as those of
+// float32 do, by the gate of every recipe. They repeat bit for bit, and nothing that came back is taken for what forward measured.
+static void check_packed(const Fp8Recipe* recipe, bool wgrad_bf16) {
+    uint64_t digest[2];
+    float loss[3];
+    std::vector<double> exact[NUM_PARAMS], got[NUM_PARAMS];
+    Fp8ScalingHost h[2];
+    for (int run = 0; run < 4; run++) {  // float32, kept in BF16, kept in FP8 twice
+        const int which = run == 0 ? 2 : run == 1 ? 0 : 1;
+        auto measure = [&](auto* t) {
+            GPT<typename std::remove_reference<decltype(*t->gpt.param[0])>::type>* g = &t->gpt;
+            loss[which] = model_gradients(t);
+            if (run >= 2) { digest[run - 2] = gradient_digest(g); }
+            for (int p = 0; p < NUM_PARAMS; p++) { (run ? got : exact)[p] = fetch_grad(g, p); }
+            if (run == 1 || run == 2) { fp8_scaling_copy(&g->scaling, &h[run - 1]); }
+        };
+        if (run == 0) {
+            Model<float>* t = new Model<float>();
+            Model<bf16>* weights = new Model<bf16>();
+            model_init(t, &small, 4, 32, false, 1, 7);
+            model_init(weights, &small, 4, 32, false, 1, 7);
+            copy_weights(&t->gpt, &weights->gpt);
+            measure(t);
+            model_free(t);
+            model_free(weights);
+        } else {
+            Model<bf16>* t = new Model<bf16>();
+            model_init(t, &small, 4, 32, true, 1, 7, recipe, run >= 2);
+            t->gpt.fp8_wgrad_bf16 = wgrad_bf16;
+            measure(t);
+            if (run == 2) {
+                const int slots = fp8_slot(&t->gpt.scaling, FP8_ROLE_DY, 0, 0);
+                CHECK(loss[0] == loss[1], "%s: the loss is %.9g with activations in FP8, %.9g without", recipe->name, loss[1], loss[0]);
+                CHECK(!memcmp(h[0].amax_step, h[1].amax_step, slots * 4) && !memcmp(h[0].amax, h[1].amax, slots * 4) && !memcmp(h[0].scale, h[1].scale, slots * 4),
+                      "%s: backward changed the FP8 state of what forward measured", recipe->name);
+            }
+            if (run == 3) { CHECK(digest[0] == digest[1], "%s: activations in FP8 do not repeat", recipe->name); }
+            model_free(t);
+            for (int p = 0; p < NUM_PARAMS; p++) {
+                const double c = cosine(got[p], exact[p]);
+                if (run < 3) { printf("    %-8s kept in %s: %-9s cosine %.5f\n", recipe->name, run == 1 ? "BF16" : "FP8 ", param_names[p], c); }
+                CHECK(c >= 0.95, "%s, kept in %s, gradient %d: cosine %g with float32 is below 0.95", recipe->name, run == 1 ? "BF16" : "FP8", p, c);
+            }
+        }
+    }
+    for (Fp8ScalingHost& each : h) { fp8_scaling_host_free(&each); }
+}
+static void test_gpt_activations_in_float8_point_as_float32(void) {
+    NEEDS_FP8();
+    for (const Fp8Recipe* r : runnable_recipes()) { check_packed(r, false); }
+    check_packed(&fp8_recipes[0], true);
 }
 // Kernels that write FP8 codes themselves, against separate ones: gradients after two updates, so that weights and histories were written both ways; bytes of
 // quantizing and transposing a token and layer, in C, of the last step, with attention's output and gradient written by a library: 8C more than if they were fused.
@@ -472,16 +565,6 @@ static void test_gpt_overfits_one_batch_in_every_precision(void) {
     CHECK(f32 < 0.2f && b16 < 0.2f && f8 < 0.2f, "a batch of 64 tokens was not learnt: float32 %g, bfloat16 %g, float8 %g", f32, b16, f8);
 }
 
-// The weights of one model in another, as the first holds them.
-template <class A, class B> static void copy_weights(GPT<B>* to, GPT<A>* from) {
-    for (int p = 0; p < NUM_PARAMS; p++) {
-        std::vector<double> w = fetch(from->param[p], from->spec[p].size);
-        std::vector<float> f(w.begin(), w.end());
-        gpt_upload(to->param[p], f.data(), f.size());
-    }
-    gpt_quantize_weights(to);
-}
-
 // A product that applies GELU gives the gradients of the separate kernels: in float32 up to rounding; in bfloat16 within twice the error that the
 // separate kernels have against float32.
 template <class floatX> static std::vector<std::vector<double>> fused_gradients(int fusion, int recompute) {
@@ -524,11 +607,11 @@ static void test_gpt_gelu_fusion_gives_the_same_gradients(void) {
 // A token through the key-value cache gives the logits of the whole context at once: in float32 up to rounding, else within twice the error that the
 // whole pass has against float32.
 template <class floatX>
-static void check_cache(bool fp8) {
+static void check_cache(bool fp8, int recompute = 1, bool packed = false) {
     const int T = small.max_seq_len;
     Model<floatX>* t = new Model<floatX>();
     Model<float>* exact = new Model<float>();
-    model_init(t, &small, 1, T, fp8, 1, 7);
+    model_init(t, &small, packed ? 2 : 1, T, fp8, recompute, 7, &fp8_recipes[0], packed);
     model_init(exact, &small, 1, T, false, 1, 7);
     scramble(&t->gpt, 5);
     gpt_quantize_weights(&t->gpt);
@@ -596,7 +679,12 @@ static void test_gpt_sampling_is_planned(void) {
 static void test_gpt_cache_equals_the_whole_pass(void) {
     check_cache<float>(false);
     check_cache<bf16>(false);
-    if (!device_lacks_fp8()) { check_cache<bf16>(true); }
+    check_cache<bf16>(false, 3);
+    if (!device_lacks_fp8()) {
+        check_cache<bf16>(true);
+        check_cache<bf16>(true, 3);
+        check_cache<bf16>(true, 1, true);
+    }
 }
 
 // ---------------------------------------------------------------------------- the program
@@ -691,6 +779,8 @@ static void check_resume(const char* dtype, const char* more) {
 static void test_trainer_resume_equals_uninterrupted_float8(void) { NEEDS_FP8(); check_resume("float8", ""); }
 static void test_trainer_resume_equals_uninterrupted_bfloat16(void) { check_resume("bfloat16", ""); }
 static void test_trainer_resume_equals_uninterrupted_float32(void) { check_resume("float32", ""); }
+static void test_trainer_resume_equals_uninterrupted_packed(void) { NEEDS_FP8(); check_resume("float8", "--fp8-activations --moment-dtype float8 --fp8-recipe delayed -s 3"); }
+static void test_trainer_resume_equals_uninterrupted_whole(void) { NEEDS_FP8(); check_resume("float8", "-r 3 -s 3"); }
 static void test_trainer_resume_equals_uninterrupted_masters(void) { NEEDS_FP8(); check_resume("float8", "-w 1 -r 2 -sl 5 -sg 5"); }
 
 static void test_trainer_repeats_bit_for_bit(void) {
@@ -727,7 +817,9 @@ static void test_trainer_runs_with_odd_sizes(void) {
     std::string dir, out;
     make_data(&dir);
     for (const char* sizes : {"--layers 2 --channels 48 --heads 6 -b 1 -t 20 --dtype bfloat16", "--layers 3 --channels 48 --heads 6 -b 3 -t 11 --dtype float32",
-                              "--layers 2 --channels 80 --heads 5 -b 1 -t 1 --dtype bfloat16 -r 2", "--layers 2 --channels 16 --heads 1 -b 3 -t 16 --dtype auto -r 0"}) {
+                              "--layers 2 --channels 80 --heads 5 -b 1 -t 1 --dtype bfloat16 -r 2", "--layers 2 --channels 16 --heads 1 -b 3 -t 16 --dtype auto -r 0",
+                              "--layers 3 --channels 48 --heads 6 -b 3 -t 11 --dtype float32 -r 3", "--layers 1 --channels 80 --heads 5 -b 1 -t 1 --dtype bfloat16 -r 3",
+                              "--layers 3 --channels 144 --heads 6 -b 1 -t 20 --dtype auto -r 3", "--layers 3 --channels 144 --heads 6 -b 1 -t 20 --dtype auto --fp8-activations -r 0"}) {
         CHECK(trainer("-i " + dir + "/train.bin -j " + dir + "/val.bin -v 0 -m 1 -s 2 -g 50 -x 3 " + sizes, &out) == 0 && out.find("step    3/3") != std::string::npos, "%s:\n%s", sizes, out.c_str());
     }
     remove_folder(dir);
@@ -880,6 +972,7 @@ int main(int argc, char** argv) {
         {"gpt_float8_gradients_point_as_float32", test_gpt_float8_gradients_point_as_float32, QUICK},
         {"gpt_initial_values_are_those_of_llmc", test_gpt_initial_values_are_those_of_llmc, SLOW},
         {"gpt_fused_producers_give_equal_bits", test_gpt_fused_producers_give_equal_bits, SLOW},
+        {"gpt_activations_in_float8_point_as_float32", test_gpt_activations_in_float8_point_as_float32, QUICK},
         {"gpt_recompute_levels_give_equal_bits", test_gpt_recompute_levels_give_equal_bits, QUICK},
         {"gpt_micro_steps_split_changes_only_noise", test_gpt_micro_steps_split_changes_only_noise, QUICK},
         {"gpt_float8_scaling_invariants_hold", test_gpt_float8_scaling_invariants_hold, QUICK},
@@ -892,6 +985,8 @@ int main(int argc, char** argv) {
         {"trainer_resume_equals_uninterrupted_float8", test_trainer_resume_equals_uninterrupted_float8, QUICK},
         {"trainer_resume_equals_uninterrupted_bfloat16", test_trainer_resume_equals_uninterrupted_bfloat16, SLOW},
         {"trainer_resume_equals_uninterrupted_float32", test_trainer_resume_equals_uninterrupted_float32, SLOW},
+        {"trainer_resume_equals_uninterrupted_packed", test_trainer_resume_equals_uninterrupted_packed, QUICK},
+        {"trainer_resume_equals_uninterrupted_whole", test_trainer_resume_equals_uninterrupted_whole, SLOW},
         {"trainer_resume_equals_uninterrupted_masters", test_trainer_resume_equals_uninterrupted_masters, SLOW},
         {"trainer_micro_steps_see_the_same_tokens", test_trainer_micro_steps_see_the_same_tokens, QUICK},
         {"trainer_runs_with_odd_sizes", test_trainer_runs_with_odd_sizes, QUICK},
