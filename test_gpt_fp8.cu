@@ -350,6 +350,7 @@ static void check_recompute(bool fp8, const Fp8Recipe* recipe = &fp8_recipes[0],
         Model<floatX>* t = new Model<floatX>();
         model_init(t, &small, 2, 32, fp8, r, 7, recipe, packed);
         t->gpt.gelu_fusion = fusion;
+        t->gpt.fp8_fusion = r % 2;  // which changes no bit either
         for (int step = 0; step < 2; step++) {  // the second with a history, where there is one
             const float loss = model_gradients(t);
             gpt_update(&t->gpt, &t->opt, 1e-3f, loss, step);
@@ -404,6 +405,7 @@ static void check_packed(const Fp8Recipe* recipe, bool wgrad_bf16) {
             Model<bf16>* t = new Model<bf16>();
             model_init(t, &small, 4, 32, true, 1, 7, recipe, run >= 2);
             t->gpt.fp8_wgrad_bf16 = wgrad_bf16;
+            t->gpt.fp8_fusion = run == 3;
             measure(t);
             if (run == 2) {
                 const int slots = fp8_slot(&t->gpt.scaling, FP8_ROLE_DY, 0, 0);

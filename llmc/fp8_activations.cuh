@@ -1,7 +1,7 @@
 /* fp8_activations.cuh - activations kept for backward in one byte an element: E4M3 in groups of 128 along a row, each with a power of two as its scale
  *
  * What:      exponent e = the smallest byte with 448 * 2^(e - 127) >= the group's largest magnitude, code = E4M3 of x * 2^(127 - e); back: code * 2^(e - 127).
- *            The rule of UE8M0 scales in fp8_recipe.cuh, for inf and NaN too: inf comes back as the largest BF16 can hold or as inf, NaN as NaNs.
+ *            The rule of UE8M0 scales in fp8_recipe.cuh: inf comes back as inf, as do finite values from 1.9375 * 2^127 on; a NaN makes its group NaNs.
  * Shapes:    x (rows,cols) bf16, codes (rows,cols), exponents (rows, ceil(cols/128)) bytes; cols % 16 == 0, the last group of a row may be partial; x and codes
  *            16-byte aligned. 1 + 1/128 bytes an element.
  * Numerics:  a power of two costs nothing over an f32 scale: E4M3 has the same three bits of mantissa wherever in its range, and the range, 2^17.8, is ample
