@@ -699,17 +699,21 @@ static void run_command(void* arg) {
     argv.push_back(NULL);
     exit(trainer_main((int)c->args.size(), argv.data()));
 }
-// Splits at blanks; returns the exit code, all output in *out.
-static int trainer(const std::string& line, std::string* out) {
-    Command c;
-    c.args.push_back("train_gpt_fp8");
+// The command line that a line is, split at blanks.
+static std::vector<std::string> command_args(const std::string& line) {
+    std::vector<std::string> args(1, "train_gpt_fp8");
     size_t at = 0;
     while (at < line.size()) {
         size_t end = line.find(' ', at);
         if (end == std::string::npos) { end = line.size(); }
-        if (end > at) { c.args.push_back(line.substr(at, end - at)); }
+        if (end > at) { args.push_back(line.substr(at, end - at)); }
         at = end + 1;
     }
+    return args;
+}
+// Returns the exit code, all output in *out.
+static int trainer(const std::string& line, std::string* out) {
+    Command c = {command_args(line)};
     return test_child(run_command, &c, out);
 }
 
@@ -814,6 +818,110 @@ static void test_trainer_micro_steps_see_the_same_tokens(void) {
     remove_folder(dir);
 }
 
+// ---------------------------------------------------------------------------- memory
+
+typedef struct { bool fp8; const char* recipe; bool packed, masters; MomentType moments; int recompute; bool samples; } MemoryCase;
+
+// What --plan counts for d48 with B 16, T 1024, one process.
+static void count_d48(size_t bytes[NUM_MEM_CLASSES], MemoryCase k) {
+    static const ModelHeader d48 = {1024, 50257, 50304, 48, 25, 1600};
+    Device* dev = new Device();
+    Comm comm;
+    device_init(dev, 0);
+    comm_init(&comm, dev, 0, 1, NULL, false);
+    Fp8Settings settings = Fp8Settings();
+    for (const Fp8Recipe& r : fp8_recipes) { if (k.fp8 && !strcmp(r.name, k.recipe)) { settings = fp8_settings(&r); } }
+    gpt_count_memory<bf16>(bytes, dev, &comm, &d48, k.fp8, &settings, k.masters, 0, k.moments, false, k.packed, k.samples, 16, 1024, k.recompute);
+    device_free(dev);
+    delete dev;
+}
+static double sum_of(const size_t bytes[NUM_MEM_CLASSES]) {
+    double sum = 0;
+    for (int i = 0; i < NUM_MEM_CLASSES; i++) { sum += bytes[i]; }
+    return sum;
+}
+// Bytes of d48 by formula, class by class, and the two figures that are promised: activations at least 41 % below BF16 at equal recomputation, the whole memory at
+// least 35 % below llm.c's configuration: BF16, FP32 masters (its -w 1, the default) and moments, GELU recomputed.
+static void test_gpt_memory_of_d48(void) {
+    NEEDS_FP8();
+    const size_t L = 48, C = 1600, NH = 25, N = 16384, T = 1024, KB = 128, MiB = 1 << 20;
+    const size_t once = N * (4 + 4 + 4), stats = 8 * N, groups = 50 + 38 + 13;  // inputs, targets, losses; mean and rstd of a layernorm; groups of 128 in 4C, 3C, C
+    struct { MemoryCase k; size_t activations; } cases[] = {
+        {{false, "", false, true, MOMENT_F32, 1, true}, N * (L * (24 * C + 4 * NH) + 2 * C) + (2 * L + 1) * stats + once},
+        {{false, "", false, false, MOMENT_F32, 0, true}, N * (L * (32 * C + 4 * NH) + 2 * C) + (2 * L + 1) * stats + once},
+        {{false, "", false, false, MOMENT_F32, 2, true}, N * (L * (20 * C + 4 * NH) + 2 * C) + (2 * L + 1) * stats + once},
+        {{false, "", false, false, MOMENT_F32, 3, false}, N * (L + 2) * 2 * C + 3 * stats + once},
+        {{true, "current", false, false, MOMENT_F8, 1, true}, N * (L * (23 * C + 4 * NH) + 2 * C) + (2 * L + 1) * stats + once},
+        {{true, "current", true, false, MOMENT_F8, 0, true}, N * (L * (18 * C + groups) + 2 * C) + (2 * L + 1) * stats + once},
+        {{true, "current", true, false, MOMENT_F8, 1, true}, N * (L * (14 * C + groups) + 2 * C) + (2 * L + 1) * stats + once},
+        {{true, "current", true, false, MOMENT_F8, 2, true}, N * (L * (12 * C + groups) + 2 * C) + (2 * L + 1) * stats + once},
+        {{true, "block", true, false, MOMENT_F8, 1, true}, N * (L * (14 * C + groups) + 2 * C) + 2 * L * 4 * C * (N / KB) + (2 * L + 1) * stats + once},
+        {{true, "current", false, false, MOMENT_F8, 3, true}, N * (L + 2) * 2 * C + L * T * 6 * C + 3 * stats + once},
+    };
+    double whole[10], saved[10];
+    const size_t matrices = L * 12 * C * C, embeddings = (50304 + 1024) * C, vectors = L * 13 * C + 2 * C, parameters = matrices + embeddings + vectors;
+    for (size_t i = 0; i < 10; i++) {
+        const MemoryCase k = cases[i].k;
+        size_t bytes[NUM_MEM_CLASSES];
+        count_d48(bytes, k);
+        whole[i] = sum_of(bytes) / MiB;
+        saved[i] = (double)bytes[MEM_ACTIVATIONS] / N / L / C;
+        printf("    %-8s recompute %d%s%s: activations %.2f C, scratch %.0f MiB, whole %.0f MiB\n", k.fp8 ? k.recipe : k.masters ? "bf16 -w1" : "bf16", k.recompute, k.packed ? ", FP8 activations" : "",
+               k.moments == MOMENT_F8 ? ", FP8 moments" : "", saved[i], (double)bytes[MEM_SCRATCH] / MiB, whole[i]);
+        CHECK(bytes[MEM_ACTIVATIONS] == cases[i].activations, "case %zu: %zu bytes of activations, should be %zu", i, bytes[MEM_ACTIVATIONS], cases[i].activations);
+        CHECK(bytes[MEM_PARAMETERS] == 2 * parameters && bytes[MEM_GRADIENTS] == 2 * matrices + 4 * (embeddings + vectors), "case %zu: parameters %zu, gradients %zu", i, bytes[MEM_PARAMETERS],
+              bytes[MEM_GRADIENTS]);
+        const size_t state = k.moments == MOMENT_F8 ? 3 * parameters : (k.masters ? 12 : 8) * parameters;
+        CHECK(bytes[MEM_OPTIMIZER] >= state && bytes[MEM_OPTIMIZER] <= state + parameters / 60, "case %zu: optimizer %zu, should be %zu", i, bytes[MEM_OPTIMIZER], state);  // exponents
+        CHECK(bytes[MEM_FP8_WEIGHTS] >= (k.fp8 ? 2 * matrices : 0) && bytes[MEM_FP8_WEIGHTS] <= (k.fp8 ? 2 * matrices + matrices / 1000 : 0), "case %zu: FP8 weights %zu", i, bytes[MEM_FP8_WEIGHTS]);
+        CHECK(bytes[MEM_SCRATCH] <= (k.recompute == 3 ? 1500 : k.packed ? 1200 : k.fp8 ? 950 : 650) * MiB, "case %zu: scratch of %.0f MiB", i, (double)bytes[MEM_SCRATCH] / MiB);
+    }
+    for (int i : {6, 8}) {
+        printf("    %s: activations %.1f %% below BF16, whole memory %.1f %% below llm.c's configuration\n", cases[i].k.recipe, 100 * (1 - saved[i] / saved[0]), 100 * (1 - whole[i] / whole[0]));
+        CHECK(saved[i] <= 0.59 * saved[0], "%s: activations %.3f C, BF16 %.3f C", cases[i].k.recipe, saved[i], saved[0]);
+        CHECK(whole[i] <= 0.65 * whole[0], "%s: whole memory %.0f MiB, llm.c's configuration %.0f MiB", cases[i].k.recipe, whole[i], whole[0]);
+    }
+}
+
+#ifdef GPT_CPU_DEVICE
+static void run_command_and_peak(void* arg) {
+    Command* c = (Command*)arg;
+    std::vector<char*> argv;
+    for (auto& a : c->args) { argv.push_back((char*)a.c_str()); }
+    argv.push_back(NULL);
+    const int code = trainer_main((int)c->args.size(), argv.data());
+    printf("peak %.6f\n", cpu_device_bytes_peak() / 1048576.0);
+    fflush(stdout);
+    exit(code);
+}
+#endif
+// The most device memory that a run has at once, whoever allocates it, is what --plan says: within 2 % without the workspace of the matrix products.
+static void test_trainer_peak_memory_is_the_plan(void) {
+#ifdef GPT_CPU_DEVICE
+    std::string dir, out;
+    make_data(&dir);
+    const double workspace = 32.0;
+    for (const char* options : {"--dtype bfloat16 -w 1", "--dtype float32 -r 0", "--dtype bfloat16 -r 3", "--dtype float8 -r 2", "--dtype float8 --fp8-activations --moment-dtype float8 --fp8-recipe block",
+                                "--dtype float8 -r 3 --fp8-recipe delayed --fp8-guard-every 1", "--dtype float8 --fp8-activations --fp8-wgrad bfloat16"}) {
+        if (strstr(options, "float8") && device_lacks_fp8()) { continue; }
+        const std::string args = "-i " + dir + "/train.bin -j " + dir + "/val.bin --layers 3 --channels 144 --heads 3 -b 2 -t 64 -d 256 -x 1 -m 1 -v 1 -s 1 -g 8 " + options;
+        CHECK(trainer(args + " --plan", &out) == 0 && out.find("\n  total ") != std::string::npos, "%s", out.c_str());
+        const double plan = atof(out.c_str() + out.find("\n  total ") + 9) - workspace;
+        Command c;
+        c.args = command_args(args);
+        CHECK(test_child(run_command_and_peak, &c, &out) == 0 && out.find("\npeak ") != std::string::npos, "%s", out.c_str());
+        const double peak = atof(out.c_str() + out.find("\npeak ") + 6) - workspace;
+        printf("    %s: plan %.1f MiB, peak %.2f MiB\n", options, plan, peak);
+        CHECK(plan > 4 && fabs(peak - plan) <= 0.02 * plan, "%s: the plan says %.1f MiB, the run took %.2f", options, plan, peak);
+    }
+    remove_folder(dir);
+#else
+    SKIP("the CPU device's ledger of allocations is needed");
+#endif
+}
+
+// ---------------------------------------------------------------------------- sizes
+
 // Odd sizes that satisfy the stated constraints run: slices of layers are then not aligned to 256 bytes.
 static void test_trainer_runs_with_odd_sizes(void) {
     std::string dir, out;
@@ -906,6 +1014,8 @@ static void test_trainer_refuses_bad_input_with_a_message(void) {
         {base(dir) + "--batch-sise 4", "batch-size"},
         {base(dir) + "-o /proc/nowhere -n 1", "/proc/nowhere"},
         {"-i " + dir + "/train.bin -j " + dir + "/val.bin -e d12 -t 2048 -b 1", "maxT"},
+        {base(dir) + "--dtype bfloat16 --fp8-activations -x 1", "--dtype is bfloat16"},
+        {base(dir) + "--recompute 4 -x 1", "--recompute"},
     };
     for (auto& c : cases) {
         int code = trainer(c.args, &out);
@@ -913,6 +1023,7 @@ static void test_trainer_refuses_bad_input_with_a_message(void) {
         CHECK(out.find("ERROR") != std::string::npos && out.find("HINT") != std::string::npos && out.find(c.words) != std::string::npos,
               "'%s' does not say '%s':\n%s", c.args.c_str(), c.words, out.c_str());
     }
+    CHECK(trainer(base(dir) + "--recompute 3 --fp8-activations --plan", &out) == 0 && out.find("note: --fp8-activations does nothing with --recompute 3") != std::string::npos, "%s", out.c_str());
     remove_folder(dir);
 }
 
@@ -991,6 +1102,8 @@ int main(int argc, char** argv) {
         {"trainer_resume_equals_uninterrupted_whole", test_trainer_resume_equals_uninterrupted_whole, SLOW},
         {"trainer_resume_equals_uninterrupted_masters", test_trainer_resume_equals_uninterrupted_masters, SLOW},
         {"trainer_micro_steps_see_the_same_tokens", test_trainer_micro_steps_see_the_same_tokens, QUICK},
+        {"gpt_memory_of_d48", test_gpt_memory_of_d48, QUICK},
+        {"trainer_peak_memory_is_the_plan", test_trainer_peak_memory_is_the_plan, QUICK},
         {"trainer_runs_with_odd_sizes", test_trainer_runs_with_odd_sizes, QUICK},
         {"trainer_guards_the_output_folder", test_trainer_guards_the_output_folder, QUICK},
         {"trainer_masters_are_not_rounded", test_trainer_masters_are_not_rounded, QUICK},
