@@ -98,6 +98,8 @@
 #include "llmc/fp8_producers.cuh"
 // defines: fp8_attention_fuses, fp8_attention_forward, fp8_attention_backward
 #include "llmc/fp8_attention.cuh"
+// defines: fp8_pack, fp8_unpack, fp8_pack_exponents
+#include "llmc/fp8_activations.cuh"
 // defines: adamw_update_moments, AdamWParams, AdamWLayout, init_fast
 #include "llmc/adamw.cuh"
 // defines: sum_squares, sum_all
@@ -282,15 +284,17 @@ static const ParamId linear_bias[NUM_LINEARS] = {P_qkvb, P_attprojb, P_fcb, P_fc
 
 // Elements from one layer's qkv to the next: a multiple of 128, so that each is aligned whatever the number of tokens in it.
 #define QKV_STRIDE(N, C) ROUND_UP((N) * 3 * (C), (size_t)128)
+// Exponents of h, qkv and y of a layer, kept in one byte an element.
+static size_t packed_exponents(size_t N, size_t C) { return fp8_pack_exponents(N, (int)(4 * C)) + fp8_pack_exponents(N, (int)(3 * C)) + fp8_pack_exponents(N, (int)C); }
 
 // Sums of an optimizer step; those before SCALAR_REST are added over the ranks. STOP, SAVE: ranks that were told to end, that want a checkpoint. OPERANDS: FP8
 // operands with a NaN or an inf.
 enum { SCALAR_LOSS, SCALAR_STOP, SCALAR_SAVE, SCALAR_SHARDS, SCALAR_OPERANDS, SCALAR_REST, NUM_SCALARS };
 
-// Every activation and scratch buffer. count in elements; fp8 marks buffers that exist for float8 only, plain those that exist otherwise only, head those of an
-// FP8 head.
-// "saved" live from forward to backward, "scratch" die within a layer. r: recompute level; quantized: FP8 operands are kept for backward. x_scales(outer, inner),
-// dy_scales: bytes of the descales of an order of such an operand.
+// Every activation and scratch buffer. count in elements; fp8 marks buffers that exist for float8 only, plain those that exist otherwise only, head for an FP8 head.
+// Activations live from forward to backward, scratch dies within a layer, or on the way from one to the next. r: recompute level; quantized: FP8 operands are kept
+// for backward; packed: qkv, y and h are kept in one byte an element; kept: y.t and lse live until backward. What is not kept is scratch of one layer (class_of).
+// x_scales(outer, inner), dy_scales: bytes of the descales of an order of such an operand.
 //    name        type     elements                                   when    class
 #define ACT_TABLE(X) \
     X(inputs,     int,     N,                                         both,   MEM_ACTIVATIONS) \
@@ -298,39 +302,41 @@ enum { SCALAR_LOSS, SCALAR_STOP, SCALAR_SAVE, SCALAR_SHARDS, SCALAR_OPERANDS, SC
     X(group_order, int,    N,                                         both,   MEM_SCRATCH) \
     X(group_start, int,    N + 1,                                     both,   MEM_SCRATCH) \
     X(group_token, int,    N,                                         both,   MEM_SCRATCH) \
-    X(residual,   floatX,  (2 * L + 1) * N * C,                       both,   MEM_ACTIVATIONS) /* inputs of ln1, ln2 of every layer, of lnf */ \
-    X(ln_mean,    float,   (2 * L + 1) * N,                           both,   MEM_ACTIVATIONS) \
-    X(ln_rstd,    float,   (2 * L + 1) * N,                           both,   MEM_ACTIVATIONS) \
-    X(ln,         floatX,  (r < 2 ? 2 * L : 1) * N * C,               plain,  MEM_ACTIVATIONS) /* x of qkv and fc */ \
-    X(ln_q,       uint8_t, (r < 2 ? 2 * L : 1) * N * C,               quantized, MEM_ACTIVATIONS) /* the same, quantized: x.t */ \
-    X(ln_s,       uint8_t, (r < 2 ? 2 * L : 1) * x_scales(C, N),      quantized, MEM_ACTIVATIONS) /* its descales */ \
-    X(ln_x,       floatX,  N * C,                                     fp8,    MEM_SCRATCH) \
-    X(qkv,        floatX,  L * QKV_STRIDE(N, C),                      both,   MEM_ACTIVATIONS) \
-    X(lse,        float,   L * N * NH,                                both,   MEM_ACTIVATIONS) \
-    X(y,          floatX,  L * N * C,                                 both,   MEM_ACTIVATIONS) \
-    X(y_q,        uint8_t, L * N * C,                                 quantized, MEM_ACTIVATIONS) /* y.t */ \
-    X(y_s,        uint8_t, L * x_scales(C, N),                        quantized, MEM_ACTIVATIONS) \
-    X(h,          floatX,  L * N * 4 * C,                             both,   MEM_ACTIVATIONS) \
-    X(g,          floatX,  (r < 1 ? L : 1) * N * 4 * C,               plain,  MEM_ACTIVATIONS) /* x of fcproj */ \
-    X(g_q,        uint8_t, (r < 1 ? L : 1) * N * 4 * C,               quantized, MEM_ACTIVATIONS) /* g.t */ \
-    X(g_s,        uint8_t, (r < 1 ? L : 1) * x_scales(4 * C, N),      quantized, MEM_ACTIVATIONS) \
-    X(g_x,        floatX,  N * 4 * C,                                 fp8,    MEM_SCRATCH) \
-    X(branch,     floatX,  N * C,                                     both,   MEM_SCRATCH) /* output of attproj, fcproj */ \
-    X(lnf,        floatX,  N * C,                                     both,   MEM_ACTIVATIONS) \
+    X(residual,   floatX,  (r < 3 ? 2 * L + 1 : L + 2) * N * C,       both,   MEM_ACTIVATIONS) /* inputs of ln1, ln2 of every layer, of lnf */ \
+    X(ln_mean,    float,   (r < 3 ? 2 * L + 1 : 3) * N,               both,   MEM_ACTIVATIONS) \
+    X(ln_rstd,    float,   (r < 3 ? 2 * L + 1 : 3) * N,               both,   MEM_ACTIVATIONS) \
+    X(ln,         floatX,  2 * L * N * C,                             plain && r < 2, MEM_ACTIVATIONS) /* x of qkv and fc */ \
+    X(ln_q,       uint8_t, (r < 2 ? 2 * L : 1) * N * C,               quantized, class_of(r < 2)) /* the same, quantized: x.t */ \
+    X(ln_s,       uint8_t, (r < 2 ? 2 * L : 1) * x_scales(C, N),      quantized, class_of(r < 2)) /* its descales */ \
+    X(qkv,        floatX,  (r < 3 ? L : 1) * QKV_STRIDE(N, C),        !packed, class_of(r < 3)) \
+    X(lse,        float,   (kept ? L : 1) * N * NH,                   both,   class_of(kept)) \
+    X(y,          floatX,  (r < 3 ? L : 1) * N * C,                   !packed, class_of(r < 3)) \
+    X(y_q,        uint8_t, (kept ? L : 1) * N * C,                    quantized, class_of(kept)) /* y.t */ \
+    X(y_s,        uint8_t, (kept ? L : 1) * x_scales(C, N),           quantized, class_of(kept)) \
+    X(h,          floatX,  (r < 3 ? L : 1) * N * 4 * C,               !packed, class_of(r < 3)) \
+    X(wide,       floatX,  N * 4 * C,                                 packed, MEM_SCRATCH) /* qkv and y, then h, of the layer at hand */ \
+    X(codes,      uint8_t, L * N * 8 * C,                             packed, MEM_ACTIVATIONS) /* of a layer's h, qkv and y, one after another */ \
+    X(exponents,  uint8_t, L * packed_exponents(N, C),                packed, MEM_ACTIVATIONS) \
+    X(cache,      floatX,  L * QKV_STRIDE(T, C),                      r >= 3 && g->samples, MEM_ACTIVATIONS) /* qkv of one sequence that is sampled */ \
+    X(g,          floatX,  L * N * 4 * C,                             plain && r < 1, MEM_ACTIVATIONS) /* x of fcproj */ \
+    X(g_q,        uint8_t, (r < 1 ? L : 1) * N * 4 * C,               quantized, class_of(r < 1)) /* g.t */ \
+    X(g_s,        uint8_t, (r < 1 ? L : 1) * x_scales(4 * C, N),      quantized, class_of(r < 1)) \
+    X(lnf,        floatX,  N * C,                                     both,   MEM_SCRATCH) /* also x of qkv and fc where only its codes are kept, or nothing */ \
     X(losses,     float,   N,                                         both,   MEM_ACTIVATIONS) \
-    X(logits,     floatX,  head_rows * Vp,                            both,   MEM_SCRATCH) /* a chunk of rows; dlogits in place */ \
     X(head_x,     uint8_t, (1 + g->fp8_keep_t) * head_rows * C,       head,   MEM_SCRATCH) /* a chunk of lnf quantized: k, then t */ \
     X(head_xs,    uint8_t, x_scales(head_rows, C) + x_scales(C, head_rows), head, MEM_SCRATCH) \
     X(head_dy,    uint8_t, (1 + g->fp8_keep_t) * head_rows * Vp,      head,   MEM_SCRATCH) /* of dlogits */ \
     X(head_dys,   uint8_t, dy_scales(head_rows, Vp) + dy_scales(Vp, head_rows), head, MEM_SCRATCH) \
-    X(attention,  char,    attention_scratch_bytes(flash, (int)B, (int)T, (int)NH), both, MEM_SCRATCH) \
+    X(logits,     floatX,  max(head_rows * Vp, attention_elements),   both,   MEM_SCRATCH) /* a chunk of rows, dlogits in place; attention's scratch; moments */ \
     X(operand_k,  uint8_t, N * 4 * C,                                 fp8,    MEM_SCRATCH) /* k of the operand at hand */ \
     X(operand_t,  uint8_t, N * 4 * C,                                 fp8,    MEM_SCRATCH) /* t of dY */ \
     X(k_scales,   uint8_t, max(x_scales(N, 4 * C), dy_scales(N, 4 * C)), fp8, MEM_SCRATCH) \
+    X(again_k,    uint8_t, N * C,                                     fp8 && r >= 3, MEM_SCRATCH) /* k of the x at hand, while a layer is made again: dY waits in operand_k */ \
+    X(again_s,    uint8_t, x_scales(N, C),                            fp8 && r >= 3, MEM_SCRATCH) \
     X(t_scales,   uint8_t, dy_scales(4 * C, N),                       fp8,    MEM_SCRATCH) \
     X(dresidual,  floatX,  N * C,                                     both,   MEM_SCRATCH) \
-    X(dx,         floatX,  N * C,                                     both,   MEM_SCRATCH) /* gradient of a layernorm's output, of y, of lnf */ \
-    X(dwide,      floatX,  N * 4 * C,                                 both,   MEM_SCRATCH) /* gradient of g, h, qkv; qkv of a token that is sampled, DECODE_ROWS rows */ \
+    X(dx,         floatX,  N * C,                                     both,   MEM_SCRATCH) /* gradient of a layernorm's output, of y, of lnf; output of attproj, fcproj */ \
+    X(dwide,      floatX,  N * 4 * C,                                 both,   MEM_SCRATCH) /* gradient of g, h, qkv; g, unless it is kept; qkv of a token that is sampled, DECODE_ROWS rows */ \
     X(ln_means,   float2,  N,                                         fp8,    MEM_SCRATCH) /* of the layernorm's backward at hand */ \
     X(partial,    float,   column_sum_partials((int)N, (int)(4 * C)), both,   MEM_SCRATCH) \
     X(norm_partial, float, norm_blocks,                               both,   MEM_SCRATCH) \
@@ -357,6 +363,8 @@ struct GPT {
     bool fp8_wgrad_bf16;               // gradients of weights are multiplied from BF16
     bool fp8_fusion;                   // layernorm, GELU and AdamW write FP8 codes themselves where they can
     bool fp8_guarded;                  // any linear layer may move to BF16 and back
+    bool fp8_activations;              // qkv, y and h are kept for backward in one byte an element
+    bool samples;                      // there will be sampling: it needs a key-value cache
     int recompute;
     int gelu_fusion;                   // 1: fc's product applies GELU, 2: fcproj's dgrad its derivative as well; float32 and bfloat16 only
     int B, T;                          // what the activations are allocated for; T is padded for float8 (gpt_padded_seq_len)
@@ -380,49 +388,60 @@ struct GPT {
 // The buffers of one layer for a micro-batch of N tokens: what a layer's forward fills and its backward reads.
 template <class floatX>
 struct LayerBuffers {
-    floatX *res1, *res2;               // inputs of ln1 and ln2
+    floatX *res0, *res1, *res2;        // input of the fcproj before (layer 0: res1), inputs of ln1 and ln2
     floatX *ln1, *ln2, *qkv, *y, *h, *gelu;
     uint8_t *ln1_q, *ln2_q, *y_q, *gelu_q;   // FP8 operands kept for backward
     uint8_t *ln1_s, *ln2_s, *y_s, *gelu_s;   // their descales
+    uint8_t *codes, *exponents;              // of h, qkv and y, kept in one byte an element
     float *mean1, *rstd1, *mean2, *rstd2, *lse;
 };
 template <class T> static T* slice(T* base, size_t index, size_t n) { return base ? base + index * n : NULL; }
 
+// What training needs, or what evaluation does: FP8_ROLE_EVAL_X.
 template <class floatX>
-static LayerBuffers<floatX> gpt_layer(GPT<floatX>* g, int l, size_t N) {
+static LayerBuffers<floatX> gpt_layer(GPT<floatX>* g, int l, size_t N, Fp8Role role = FP8_ROLE_X) {
     Activations<floatX>* a = &g->acts;
-    const size_t NC = N * g->config.channels;
+    const size_t C = g->config.channels, NC = N * C, all = (size_t)g->B * g->T;
     const int ln = g->recompute < 2 ? 2 * l : 0, ln_next = g->recompute < 2 ? 1 : 0, gelu = g->recompute < 1 ? l : 0;  // recomputed tensors share one buffer
+    const bool whole = g->recompute >= 3, packed = g->fp8_activations;
+    const int inner = whole ? 0 : l, kept = whole || packed ? 0 : l, stats = whole ? 0 : 2 * l;
     LayerBuffers<floatX> b;
-    b.res1 = slice(a->residual, 2 * l, NC);
-    b.res2 = slice(a->residual, 2 * l + 1, NC);
-    b.ln1 = g->fp8 ? a->ln_x : slice(a->ln, ln, NC);
-    b.ln2 = g->fp8 ? a->ln_x : slice(a->ln, ln + ln_next, NC);
-    b.qkv = slice(a->qkv, l, QKV_STRIDE((size_t)g->B * g->T, (size_t)g->config.channels));  // whatever N: it is the key-value cache of sampling
-    b.y = slice(a->y, l, NC);
-    b.h = slice(a->h, l, 4 * NC);
-    b.gelu = g->fp8 ? a->g_x : slice(a->g, gelu, 4 * NC);
+    b.res1 = slice(a->residual, whole ? l : 2 * l, NC);
+    b.res2 = slice(a->residual, whole ? g->config.num_layers + 1 : 2 * l + 1, NC);
+    b.res0 = l == 0 ? b.res1 : whole ? b.res2 : b.res1 - NC;
+    b.ln1 = a->ln ? slice(a->ln, ln, NC) : a->lnf;
+    b.ln2 = a->ln ? slice(a->ln, ln + ln_next, NC) : a->lnf;
+    b.codes = slice(a->codes, l, 8 * all * C);
+    b.exponents = slice(a->exponents, l, packed_exponents(all, C));
+    // in sampling qkv is the key-value cache: whatever N, a layer has its place
+    b.qkv = packed ? role == FP8_ROLE_EVAL_X ? (floatX*)b.codes : a->wide : a->cache && N <= (size_t)g->T ? slice(a->cache, l, QKV_STRIDE((size_t)g->T, C)) : slice(a->qkv, inner, QKV_STRIDE(all, C));
+    b.y = packed ? a->wide + 3 * NC : slice(a->y, inner, NC);
+    b.h = packed ? a->wide : slice(a->h, inner, 4 * NC);
+    b.gelu = a->g ? slice(a->g, gelu, 4 * NC) : a->dwide;
     b.ln1_q = slice(a->ln_q, ln, NC);
     b.ln2_q = slice(a->ln_q, ln + ln_next, NC);
-    b.y_q = slice(a->y_q, l, NC);
+    b.y_q = slice(a->y_q, kept, NC);
     b.gelu_q = slice(a->g_q, gelu, 4 * NC);
     if (g->fp8) {
         const Fp8Granularity by = g->scaling.recipe->by_x;
         const size_t bytes = fp8_scale_bytes(by, g->config.channels, (int)N);
         b.ln1_s = slice(a->ln_s, ln, bytes);
         b.ln2_s = slice(a->ln_s, ln + ln_next, bytes);
-        b.y_s = slice(a->y_s, l, bytes);
+        b.y_s = slice(a->y_s, kept, bytes);
         b.gelu_s = slice(a->g_s, gelu, fp8_scale_bytes(by, 4 * g->config.channels, (int)N));
     } else {
         b.ln1_s = b.ln2_s = b.y_s = b.gelu_s = NULL;
     }
-    b.mean1 = slice(a->ln_mean, 2 * l, N);
-    b.rstd1 = slice(a->ln_rstd, 2 * l, N);
-    b.mean2 = slice(a->ln_mean, 2 * l + 1, N);
-    b.rstd2 = slice(a->ln_rstd, 2 * l + 1, N);
-    b.lse = slice(a->lse, l, N * g->config.num_heads);
+    b.mean1 = slice(a->ln_mean, stats, N);
+    b.rstd1 = slice(a->ln_rstd, stats, N);
+    b.mean2 = slice(a->ln_mean, stats + 1, N);
+    b.rstd2 = slice(a->ln_rstd, stats + 1, N);
+    b.lse = slice(a->lse, kept, N * g->config.num_heads);
     return b;
 }
+// The input of the final layernorm, and where its statistics begin.
+template <class floatX> static floatX* gpt_last_residual(GPT<floatX>* g, size_t N) { return slice(g->acts.residual, (g->recompute < 3 ? 2 : 1) * g->config.num_layers, N * g->config.channels); }
+template <class floatX> static size_t gpt_last_statistics(GPT<floatX>* g, size_t N) { return (g->recompute < 3 ? 2 * (size_t)g->config.num_layers : 2) * N; }
 
 // Thread blocks of the largest tensor that is quantized: what measuring noise needs scratch for.
 template <class floatX>
@@ -563,7 +582,9 @@ static void gpt_alloc_activations(GPT<floatX>* g, int batch, int seq_len, int re
     g->head_rows = (int)head_rows;
     const size_t norm_blocks = gpt_norm_blocks(g->spec, true) + gpt_norm_blocks(g->spec, false);
     Activations<floatX>* a = &g->acts;
-    const bool both = true, fp8 = g->fp8, plain = !g->fp8, head = g->fp8_head, quantized = g->fp8 && !g->fp8_wgrad_bf16, flash = gpt_flash(g);
+    const bool both = true, fp8 = g->fp8, plain = !g->fp8, head = g->fp8_head, quantized = g->fp8 && !g->fp8_wgrad_bf16, packed = g->fp8_activations, kept = r < 3 && !packed;
+    const size_t attention_elements = CEIL_DIV(attention_scratch_bytes(gpt_flash(g), batch, (int)T, (int)NH), sizeof(floatX));
+    auto class_of = [](bool saved) { return saved ? MEM_ACTIVATIONS : MEM_SCRATCH; };
     auto x_scales = [&](size_t outer, size_t inner) { return fp8 ? fp8_scale_bytes(g->scaling.recipe->by_x, (int)outer, (int)inner) : 0; };
     auto dy_scales = [&](size_t outer, size_t inner) { return fp8 ? fp8_scale_bytes(g->scaling.recipe->by_dy, (int)outer, (int)inner) : 0; };
 #define ACT_ALLOC(name, type, elements, when, cls) a->name = (when) && (elements) > 0 ? (type*)device_alloc(g->dev, cls, #name, (elements) * sizeof(type)) : NULL;
@@ -580,7 +601,7 @@ static void gpt_alloc_activations(GPT<floatX>* g, int batch, int seq_len, int re
 // What a model would take of a device's memory, by class, to train B sequences of T tokens: the allocations above, only counted.
 template <class floatX>
 static void gpt_count_memory(size_t bytes[NUM_MEM_CLASSES], const Device* dev, const Comm* comm, const ModelHeader* config, bool fp8, const Fp8Settings* settings, bool has_master,
-                             int zero_stage, MomentType moments, bool wgrad_bf16, int B, int T, int recompute) {
+                             int zero_stage, MomentType moments, bool wgrad_bf16, bool fp8_activations, bool samples, int B, int T, int recompute) {
     Device* counter = new Device(*dev);
     Comm ranks = *comm;
     GPT<floatX>* g = new GPT<floatX>();
@@ -591,6 +612,8 @@ static void gpt_count_memory(size_t bytes[NUM_MEM_CLASSES], const Device* dev, c
     gpt_init(g, counter, &ranks, config, fp8, settings, has_master, zero_stage);
     g->moment_type = moments;
     g->fp8_wgrad_bf16 = wgrad_bf16;
+    g->fp8_activations = fp8_activations;
+    g->samples = samples;
     gpt_alloc_training(g);
     gpt_alloc_activations(g, B, T, recompute);
     ranks.scratch_bytes = 0;
@@ -779,11 +802,12 @@ static Operand gpt_fp8_operand(GPT<floatX>* g, int slot, Fp8Operand q, int rows,
     return {q.k, q.t, q.k_scale, q.t_scale, fp8_slot_granularity(&g->scaling, slot), dtype_of_fp8(fp8_slot_format(&g->scaling, slot)), rows, cols};
 }
 
-// Where x is quantized to: codes and descales that backward needs into saved, the others into scratch. saved NULL: backward makes its own.
+// Where x is quantized to: codes and descales that backward needs into saved, the others into scratch. saved NULL: backward makes its own. again: within backward.
 template <class floatX>
-static Fp8Operand gpt_fp8_x(GPT<floatX>* g, Fp8Role role, int slot, uint8_t* saved, uint8_t* saved_scales) {
+static Fp8Operand gpt_fp8_x(GPT<floatX>* g, Fp8Role role, int slot, uint8_t* saved, uint8_t* saved_scales, bool again) {
     const bool keeps_k = !g->fp8_keep_t && saved;  // which order backward reads
-    return fp8_operand(&g->scaling, slot, keeps_k ? saved : g->acts.operand_k, keeps_k || role == FP8_ROLE_EVAL_X ? NULL : saved, g->acts.k_scales, saved_scales);
+    return fp8_operand(&g->scaling, slot, keeps_k ? saved : again ? g->acts.again_k : g->acts.operand_k, keeps_k || role == FP8_ROLE_EVAL_X ? NULL : saved,
+                       again ? g->acts.again_s : g->acts.k_scales, saved_scales);
 }
 // Is this operand written by the kernel that makes it?
 template <class floatX>
@@ -792,17 +816,17 @@ static bool gpt_fuses(GPT<floatX>* g, Fp8Role role, int l, int i) {
 }
 // x (N,cols), whose amax was recorded if the recipe needs it: FP8 codes, or the tensor itself.
 template <class floatX>
-static Operand gpt_operand_x(GPT<floatX>* g, Fp8Role role, int l, int i, floatX* x, uint8_t* saved, uint8_t* saved_scales, int N, int cols) {
+static Operand gpt_operand_x(GPT<floatX>* g, Fp8Role role, int l, int i, floatX* x, uint8_t* saved, uint8_t* saved_scales, int N, int cols, bool again) {
     if constexpr (sizeof(floatX) == 2) {
         if (gpt_linear_fp8(g, l, i)) {
             Fp8Scaling* s = &g->scaling;
             const int slot = fp8_slot(s, role, l, i);
-            const Fp8Operand q = gpt_fp8_x(g, role, slot, saved, saved_scales);
-            fp8_quantize(s, slot, q, x, N, cols, NULL, NULL, false, g->dev->stream);
+            const Fp8Operand q = gpt_fp8_x(g, role, slot, saved, saved_scales, again);
+            fp8_quantize(s, slot, q, x, N, cols, NULL, NULL, again, g->dev->stream);
             return gpt_fp8_operand(g, slot, q, N, cols);
         }
     }
-    (void)role; (void)l; (void)i; (void)saved; (void)saved_scales;
+    (void)role; (void)l; (void)i; (void)saved; (void)saved_scales; (void)again;
     return operand_plain(x, N, cols);
 }
 // Are this layer's weight gradients multiplied from BF16, by what backward makes again?
@@ -875,20 +899,20 @@ static unsigned* gpt_weight_amax(GPT<floatX>* g, int i) {
 // N on are garbage.
 template <class floatX>
 static Operand gpt_layernorm_x(GPT<floatX>* g, Fp8Role role, int l, int i, floatX* ln, float* mean, float* rstd, floatX* residual, floatX* inp, floatX* branch, uint8_t* saved,
-                               uint8_t* saved_scales, int N, int M) {
+                               uint8_t* saved_scales, int N, int M, bool again) {
     const int C = g->config.channels;
     floatX *w = gpt_param(g, i == LINEAR_QKV ? P_ln1w : P_ln2w, l), *b = gpt_param(g, i == LINEAR_QKV ? P_ln1b : P_ln2b, l);
     uint8_t* kept = g->recompute < 2 ? saved : NULL;
     if constexpr (sizeof(floatX) == 2) {
-        if (gpt_fuses(g, role, l, i)) {
+        if (!again && gpt_fuses(g, role, l, i)) {
             const int slot = fp8_slot(&g->scaling, role, l, i);
-            const Fp8Operand q = gpt_fp8_x(g, role, slot, kept, saved_scales);
+            const Fp8Operand q = gpt_fp8_x(g, role, slot, kept, saved_scales, false);
             fp8_layernorm_forward(&g->scaling, slot, q, mean, rstd, residual, inp, branch, w, b, N, M, C, g->dev->stream);
             return gpt_fp8_operand(g, slot, q, M, C);
         }
     }
-    layernorm_forward(ln, mean, rstd, residual, inp, branch, w, b, N, C, gpt_amax(g, role, l, i), g->dev->stream);
-    return gpt_operand_x(g, role, l, i, ln, kept, saved_scales, M, C);
+    layernorm_forward(ln, mean, rstd, residual, inp, branch, w, b, N, C, again ? (unsigned*)NULL : gpt_amax(g, role, l, i), g->dev->stream);
+    return gpt_operand_x(g, role, l, i, ln, kept, saved_scales, M, C, again);
 }
 // The same in backward: the residual's sum and its statistics are there.
 template <class floatX>
@@ -910,13 +934,13 @@ static Operand gpt_gelu_x(GPT<floatX>* g, Fp8Role role, int l, floatX* gelu, flo
     if constexpr (sizeof(floatX) == 2) {
         if (gpt_fuses(g, role, l, LINEAR_FCPROJ)) {
             const int slot = fp8_slot(&g->scaling, role, l, LINEAR_FCPROJ);
-            const Fp8Operand q = gpt_fp8_x(g, role, slot, kept, saved_scales);
+            const Fp8Operand q = gpt_fp8_x(g, role, slot, kept, saved_scales, false);
             fp8_gelu_forward(&g->scaling, slot, q, h, M, cols, false, g->dev->stream);
             return gpt_fp8_operand(g, slot, q, M, cols);
         }
     }
     gelu_forward(gelu, h, (size_t)N * cols, gpt_amax(g, role, l, LINEAR_FCPROJ), g->dev->stream);
-    return gpt_operand_x(g, role, l, LINEAR_FCPROJ, gelu, kept, saved_scales, M, cols);
+    return gpt_operand_x(g, role, l, LINEAR_FCPROJ, gelu, kept, saved_scales, M, cols, false);
 }
 template <class floatX>
 static Operand gpt_saved_gelu_x(GPT<floatX>* g, int l, floatX* gelu, floatX* h, uint8_t* saved, uint8_t* saved_scales, int N) {
@@ -963,6 +987,36 @@ static Operand gpt_layernorm_dy(GPT<floatX>* g, int l, int i, ParamId pw, ParamI
     layernorm_backward(a->dresidual, dw, db, a->partial, a->dx, x, gpt_param(g, pw, lw), mean, rstd, N, C, accumulate, l >= 0 ? gpt_amax(g, FP8_ROLE_DY, l, i) : (unsigned*)NULL, g->dev->stream);
     return l >= 0 ? gpt_operand_dy(g, l, i, a->dresidual, N) : operand_plain(a->dresidual, N, C);
 }
+// What of a layer is kept for backward in one byte an element: h, or qkv and y; into it after use, and back before. Backward reads what comes back.
+template <class floatX>
+static void gpt_pack(GPT<floatX>* g, const LayerBuffers<floatX>& b, bool of_h, bool back) {
+    if constexpr (sizeof(floatX) == 2) {
+        const size_t N = (size_t)g->B * g->T;
+        const int C = g->config.channels;
+        uint8_t *codes = b.codes, *exponents = b.exponents;
+        const struct { floatX* x; int cols; bool wanted; } tensors[] = {{b.h, 4 * C, of_h}, {b.qkv, 3 * C, !of_h}, {b.y, C, !of_h}};
+        for (auto& t : tensors) {
+            if (t.wanted && back) { fp8_unpack(t.x, codes, exponents, N, t.cols, g->dev->stream); }
+            if (t.wanted && !back) { fp8_pack(codes, exponents, t.x, N, t.cols, g->dev->stream); }
+            codes += N * t.cols;
+            exponents += fp8_pack_exponents(N, t.cols);
+        }
+    }
+    (void)g; (void)b; (void)of_h; (void)back;
+}
+
+// x of attproj in backward: y as forward saved it, or as it comes back, together with qkv.
+template <class floatX>
+static Operand gpt_saved_y(GPT<floatX>* g, int l, const LayerBuffers<floatX>& b, int N) {
+    const int C = g->config.channels;
+    if (g->fp8_activations) { gpt_pack(g, b, false, true); }
+    return gpt_saved_x(g, l, LINEAR_ATTPROJ, b.y, b.y_q, b.y_s, N, C, g->fp8_activations, [&](int slot, Fp8Operand q, bool fuses) {
+        if constexpr (sizeof(floatX) == 2) {
+            if (fuses) { fp8_quantize(&g->scaling, slot, q, b.y, N, C, NULL, NULL, true, g->dev->stream); }
+        }
+        (void)slot; (void)q; (void)fuses;
+    });
+}
 // amax of a tensor that a library wrote, n elements, if a slot needs that.
 template <class floatX>
 static void gpt_record_amax(GPT<floatX>* g, Fp8Role role, int l, int i, floatX* x, size_t n) {
@@ -981,23 +1035,24 @@ static Operand gpt_attention_dy(GPT<floatX>* g, int l, floatX* dqkv, floatX* dy,
         const int slot = g->fp8 ? fp8_slot(&g->scaling, FP8_ROLE_DY, l, LINEAR_QKV) : 0;
         if (gpt_fuses(g, FP8_ROLE_DY, l, LINEAR_QKV) && !gpt_plain_wgrad(g, l, LINEAR_QKV) && fp8_attention_fuses(dev, &g->scaling, slot, B, T, C, NH)) {
             const Fp8Operand q = gpt_fp8_dy(g, slot);
-            fp8_attention_backward(dev, &g->scaling, slot, q, gpt_grad_f32(g, P_qkvb, l), a->partial, dy, b.qkv, b.y, b.lse, a->attention, B, T, C, NH);
+            fp8_attention_backward(dev, &g->scaling, slot, q, gpt_grad_f32(g, P_qkvb, l), a->partial, dy, b.qkv, b.y, b.lse, a->logits, B, T, C, NH);
             return gpt_fp8_operand(g, slot, q, N, 3 * C);
         }
     }
-    attention_backward(dev, dqkv, dy, b.qkv, b.y, b.lse, a->attention, B, T, C, NH);
+    attention_backward(dev, dqkv, dy, b.qkv, b.y, b.lse, a->logits, B, T, C, NH);
     gpt_record_amax(g, FP8_ROLE_DY, l, LINEAR_QKV, dqkv, (size_t)N * 3 * C);
     return gpt_operand_dy(g, l, LINEAR_QKV, dqkv, N);
 }
 // attproj's input in forward: y = attention over (B,T) of b.qkv; past > 0: of one token, whose q, k and v lie in acts.dwide.
 template <class floatX>
-static Operand gpt_attention_x(GPT<floatX>* g, Fp8Role role, int l, const LayerBuffers<floatX>& b, int B, int T, int past, int M) {
+static Operand gpt_attention_x(GPT<floatX>* g, Fp8Role role, int l, const LayerBuffers<floatX>& b, int B, int T, int past, int M, bool again) {
     Device* dev = g->dev;
     const int C = g->config.channels, NH = g->config.num_heads;
+    uint8_t* kept = again || (g->recompute < 3 && !g->fp8_activations) ? b.y_q : NULL;  // y.t; else backward makes it
     if constexpr (sizeof(floatX) == 2) {
         const int slot = g->fp8 ? fp8_slot(&g->scaling, role, l, LINEAR_ATTPROJ) : 0;
-        if (!past && gpt_fuses(g, role, l, LINEAR_ATTPROJ) && fp8_attention_fuses(dev, &g->scaling, slot, B, T, C, NH)) {
-            const Fp8Operand q = gpt_fp8_x(g, role, slot, b.y_q, b.y_s);
+        if (!past && !again && gpt_fuses(g, role, l, LINEAR_ATTPROJ) && fp8_attention_fuses(dev, &g->scaling, slot, B, T, C, NH)) {
+            const Fp8Operand q = gpt_fp8_x(g, role, slot, kept, b.y_s, false);
             fp8_attention_forward(dev, &g->scaling, slot, q, b.y, b.lse, b.qkv, B, T, C, NH);
             return gpt_fp8_operand(g, slot, q, M, C);
         }
@@ -1006,10 +1061,10 @@ static Operand gpt_attention_x(GPT<floatX>* g, Fp8Role role, int l, const LayerB
         cudaCheck(cudaMemcpyAsync(b.qkv + 3 * C * (size_t)past, g->acts.dwide, 3 * C * sizeof(floatX), cudaMemcpyDeviceToDevice, dev->stream));
         attention_decode(b.y, b.qkv, past, C, NH, dev->stream);
     } else {
-        attention_forward(dev, b.y, b.lse, b.qkv, g->acts.attention, B, T, C, NH);
+        attention_forward(dev, b.y, b.lse, b.qkv, g->acts.logits, B, T, C, NH);
     }
-    gpt_record_amax(g, role, l, LINEAR_ATTPROJ, b.y, (size_t)B * T * C);
-    return gpt_operand_x(g, role, l, LINEAR_ATTPROJ, b.y, b.y_q, b.y_s, M, C);
+    if (!again) { gpt_record_amax(g, role, l, LINEAR_ATTPROJ, b.y, (size_t)B * T * C); }
+    return gpt_operand_x(g, role, l, LINEAR_ATTPROJ, b.y, kept, b.y_s, M, C, again);
 }
 template <class floatX>
 static bool gpt_fast_accum(GPT<floatX>* g, Pass pass) {
@@ -1091,41 +1146,53 @@ static void gpt_head_gemm(GPT<floatX>* g, const char* name, Pass pass, void* D, 
 template <class floatX> static int gpt_decode_rows(GPT<floatX>* g) { return g->fp8 ? DECODE_ROWS : 1; }
 template <class floatX> static int gpt_head_decode_rows(GPT<floatX>* g) { return g->fp8_head ? DECODE_ROWS : 1; }
 
+// A layer from res1, or from what it is the sum of, to h: before it qkv, y and res2. again: in backward, where res1 is there and nothing is recorded.
+template <class floatX>
+static void gpt_forward_to_h(GPT<floatX>* g, const LayerBuffers<floatX>& b, Fp8Role role, int l, int B, int T, int past, bool again) {
+    Device* dev = g->dev;
+    Activations<floatX>* a = &g->acts;
+    const int N = B * T;
+    const int M = past ? gpt_decode_rows(g) : N;  // rows of the products and of the buffers; rows from N on are garbage
+    const DType X = dtype_of<floatX>();
+    const bool fast = gpt_fast_accum(g, PASS_FPROP), first = l == 0 || again, packs = g->fp8_activations && role == FP8_ROLE_X;
+    // attention: res2 = res1 + attproj(attention(qkv(ln1(res1)))); the sum itself is formed by the layernorm that reads it
+    Operand x = gpt_layernorm_x(g, role, l, LINEAR_QKV, b.ln1, b.mean1, b.rstd1, b.res1, first ? b.res1 : b.res0, first ? (floatX*)NULL : a->dx, b.ln1_q, b.ln1_s, N, M, again);
+    linear_forward(dev, past ? a->dwide : b.qkv, X, x, gpt_operand_w(g, l, LINEAR_QKV), gpt_param(g, P_qkvb, l), fast);
+    x = gpt_attention_x(g, role, l, b, B, T, past, M, again);
+    if (packs) { gpt_pack(g, b, false, false); }
+    linear_forward(dev, a->dx, X, x, gpt_operand_w(g, l, LINEAR_ATTPROJ), gpt_param(g, P_attprojb, l), fast);
+
+    // MLP: res1 of the next layer = res2 + fcproj(gelu(fc(ln2(res2))))
+    x = gpt_layernorm_x(g, role, l, LINEAR_FC, b.ln2, b.mean2, b.rstd2, b.res2, b.res1, a->dx, b.ln2_q, b.ln2_s, N, M, again);
+    if (g->gelu_fusion >= 1) {
+        linear_forward_gelu(dev, b.gelu, b.h, x, gpt_operand_w(g, l, LINEAR_FC), gpt_param(g, P_fcb, l));
+    } else {
+        linear_forward(dev, b.h, X, x, gpt_operand_w(g, l, LINEAR_FC), gpt_param(g, P_fcb, l), fast);
+    }
+    if (packs) { gpt_pack(g, b, true, false); }
+}
+
 // Everything up to the final layernorm, for acts.inputs (B,T). role FP8_ROLE_X: training, keeps what backward needs; FP8_ROLE_EVAL_X: evaluation.
-// past > 0: sampling, B = T = 1: one token at position `past` of a sequence whose earlier tokens went through here before. acts.qkv is the key-value
-// cache: row p of a layer holds q, k and v of token p.
+// past > 0: sampling, B = T = 1: one token at position `past` of a sequence whose earlier tokens went through here before. qkv of a layer is its key-value
+// cache: row p holds q, k and v of token p. acts.dx is the branch that is not added yet.
 template <class floatX>
 static void gpt_forward_trunk(GPT<floatX>* g, int B, int T, int past, Fp8Role role) {
     Device* dev = g->dev;
     Activations<floatX>* a = &g->acts;
     const int N = B * T, L = g->config.num_layers, C = g->config.channels;
-    const int M = past ? gpt_decode_rows(g) : N;  // rows of the products and of the buffers; rows from N on are garbage
-    const size_t MC = (size_t)M * C;
-    const DType X = dtype_of<floatX>();
-    const bool fast = gpt_fast_accum(g, PASS_FPROP);
+    const int M = past ? gpt_decode_rows(g) : N;
     if (g->fp8) { fp8_scaling_begin(&g->scaling, role, dev->stream); }
     encoder_forward(a->residual, a->inputs, g->param[P_wte], g->param[P_wpe] + (size_t)past * C, B, T, C, dev->stream);
+    floatX* res2 = NULL;
     for (int l = 0; l < L; l++) {
-        LayerBuffers<floatX> b = gpt_layer(g, l, M);
-        // attention: res2 = res1 + attproj(attention(qkv(ln1(res1)))); the sum itself is formed by the layernorm that reads it
-        Operand x = gpt_layernorm_x(g, role, l, LINEAR_QKV, b.ln1, b.mean1, b.rstd1, b.res1, l == 0 ? b.res1 : b.res1 - MC, l == 0 ? (floatX*)NULL : a->branch, b.ln1_q, b.ln1_s, N, M);
-        linear_forward(dev, past ? a->dwide : b.qkv, X, x, gpt_operand_w(g, l, LINEAR_QKV), gpt_param(g, P_qkvb, l), fast);
-        x = gpt_attention_x(g, role, l, b, B, T, past, M);
-        linear_forward(dev, a->branch, X, x, gpt_operand_w(g, l, LINEAR_ATTPROJ), gpt_param(g, P_attprojb, l), fast);
-
-        // MLP: res1 of the next layer = res2 + fcproj(gelu(fc(ln2(res2))))
-        x = gpt_layernorm_x(g, role, l, LINEAR_FC, b.ln2, b.mean2, b.rstd2, b.res2, b.res1, a->branch, b.ln2_q, b.ln2_s, N, M);
-        if (g->gelu_fusion >= 1) {
-            linear_forward_gelu(dev, b.gelu, b.h, x, gpt_operand_w(g, l, LINEAR_FC), gpt_param(g, P_fcb, l));
-            x = operand_plain(b.gelu, M, 4 * C);
-        } else {
-            linear_forward(dev, b.h, X, x, gpt_operand_w(g, l, LINEAR_FC), gpt_param(g, P_fcb, l), fast);
-            x = gpt_gelu_x(g, role, l, b.gelu, b.h, b.gelu_q, b.gelu_s, N, M);
-        }
-        linear_forward(dev, a->branch, X, x, gpt_operand_w(g, l, LINEAR_FCPROJ), gpt_param(g, P_fcprojb, l), fast);
+        LayerBuffers<floatX> b = gpt_layer(g, l, M, role);
+        gpt_forward_to_h(g, b, role, l, B, T, past, false);
+        const Operand x = g->gelu_fusion >= 1 ? operand_plain(b.gelu, M, 4 * C) : gpt_gelu_x(g, role, l, b.gelu, b.h, b.gelu_q, b.gelu_s, N, M);
+        linear_forward(dev, a->dx, dtype_of<floatX>(), x, gpt_operand_w(g, l, LINEAR_FCPROJ), gpt_param(g, P_fcprojb, l), gpt_fast_accum(g, PASS_FPROP));
+        res2 = b.res2;
     }
-    floatX* last = a->residual + 2 * L * MC;
-    layernorm_forward(a->lnf, a->ln_mean + (size_t)2 * L * M, a->ln_rstd + (size_t)2 * L * M, last, last - MC, a->branch, g->param[P_lnfw], g->param[P_lnfb], N, C, (unsigned*)NULL, dev->stream);
+    const size_t at = gpt_last_statistics(g, M);
+    layernorm_forward(a->lnf, a->ln_mean + at, a->ln_rstd + at, gpt_last_residual(g, M), res2, a->dx, g->param[P_lnfw], g->param[P_lnfb], N, C, (unsigned*)NULL, dev->stream);
 }
 
 // The head by chunks of rows: logits, loss and, if dloss > 0, their gradients at once, so that logits never exist for more rows than a chunk.
@@ -1271,22 +1338,24 @@ template <class floatX>
 static void gpt_backward(GPT<floatX>* g, int B, int T, int groups, bool last) {
     Device* dev = g->dev;
     Activations<floatX>* a = &g->acts;
-    const int N = B * T, L = g->config.num_layers, C = g->config.channels;
-    const size_t NC = (size_t)N * C;
+    const int N = B * T, L = g->config.num_layers, C = g->config.channels, NH = g->config.num_heads;
     const DType X = dtype_of<floatX>();
     const bool fast_d = gpt_fast_accum(g, PASS_DGRAD), fast_w = gpt_fast_accum(g, PASS_WGRAD);
     floatX *dres = a->dresidual, *dx = a->dx, *dwide = a->dwide;
-    Operand dy = gpt_layernorm_dy(g, L - 1, LINEAR_FCPROJ, P_lnfw, P_lnfb, 0, a->residual + 2 * L * NC, a->ln_mean + (size_t)2 * L * N, a->ln_rstd + (size_t)2 * L * N, N, false);
+    const size_t at = gpt_last_statistics(g, N);
+    Operand dy = gpt_layernorm_dy(g, L - 1, LINEAR_FCPROJ, P_lnfw, P_lnfb, 0, gpt_last_residual(g, N), a->ln_mean + at, a->ln_rstd + at, N, false);
     for (int l = L - 1; l >= 0; l--) {
         LayerBuffers<floatX> b = gpt_layer(g, l, N);
-        // MLP: dY of fcproj is the residual's gradient
+        if (g->recompute >= 3) { gpt_forward_to_h(g, b, FP8_ROLE_X, l, B, T, 0, true); }
+        if (g->fp8_activations) { gpt_pack(g, b, true, true); }
+        // MLP: dY of fcproj is the residual's gradient; x of fcproj may lie in dwide until its gradient does
+        linear_wgrad(dev, gpt_grad_weight(g, P_fcprojw, l), X, gpt_wgrad_dy(g, l, LINEAR_FCPROJ, dy, dres),
+                     gpt_saved_gelu_x(g, l, b.gelu, b.h, b.gelu_q, b.gelu_s, N), fast_w);
         if (g->gelu_fusion >= 2) {
             linear_dgrad_gelu(dev, dwide, b.h, dy, gpt_operand_w(g, l, LINEAR_FCPROJ));
         } else {
             linear_dgrad(dev, dwide, X, dy, gpt_operand_w(g, l, LINEAR_FCPROJ), fast_d);
         }
-        linear_wgrad(dev, gpt_grad_weight(g, P_fcprojw, l), X, gpt_wgrad_dy(g, l, LINEAR_FCPROJ, dy, dres),
-                     gpt_saved_gelu_x(g, l, b.gelu, b.h, b.gelu_q, b.gelu_s, N), fast_w);
         dy = gpt_gelu_dy(g, l, dwide, b.h, N);
         linear_dgrad(dev, dx, X, dy, gpt_operand_w(g, l, LINEAR_FC), fast_d);
         linear_wgrad(dev, gpt_grad_weight(g, P_fcw, l), X, gpt_wgrad_dy(g, l, LINEAR_FC, dy, dwide),
@@ -1295,8 +1364,8 @@ static void gpt_backward(GPT<floatX>* g, int B, int T, int groups, bool last) {
 
         // attention
         linear_dgrad(dev, dx, X, dy, gpt_operand_w(g, l, LINEAR_ATTPROJ), fast_d);
-        linear_wgrad(dev, gpt_grad_weight(g, P_attprojw, l), X, gpt_wgrad_dy(g, l, LINEAR_ATTPROJ, dy, dres),
-                     gpt_saved_x(g, l, LINEAR_ATTPROJ, b.y, b.y_q, b.y_s, N, C, false, [](int, Fp8Operand, bool) {}), fast_w);
+        linear_wgrad(dev, gpt_grad_weight(g, P_attprojw, l), X, gpt_wgrad_dy(g, l, LINEAR_ATTPROJ, dy, dres), gpt_saved_y(g, l, b, N), fast_w);
+        if (g->fp8_activations) { attention_forward(dev, b.y, b.lse, b.qkv, a->logits, B, T, C, NH); }  // probabilities and y that belong to qkv as it came back
         dy = gpt_attention_dy(g, l, dwide, dx, b, B, T);
         linear_dgrad(dev, dx, X, dy, gpt_operand_w(g, l, LINEAR_QKV), fast_d);
         linear_wgrad(dev, gpt_grad_weight(g, P_qkvw, l), X, gpt_wgrad_dy(g, l, LINEAR_QKV, dy, dwide),
@@ -2793,15 +2862,17 @@ static void run_main(Run* run, bool fp8) {
     const bool masters = o->master_dtype == OPT_MASTER_FLOAT32 && !o->sample_only;
     const MomentType moments = o->moment_dtype == OPT_MOMENT_FLOAT8 ? MOMENT_F8 : o->moment_dtype == OPT_MOMENT_BFLOAT16 ? MOMENT_BF16 : MOMENT_F32;
     const Fp8Settings settings = fp8 ? fp8_settings_from_options(o) : Fp8Settings();
+    const bool samples = o->sample_every || o->sample_only;
     if (o->plan) {
         size_t bytes[NUM_MEM_CLASSES];
-        gpt_count_memory<floatX>(bytes, &run->dev, &run->comm, &config, fp8, &settings, masters, o->zero_stage, moments, o->fp8_wgrad == OPT_WGRAD_BFLOAT16, o->batch_size, o->seq_len, o->recompute);
+        gpt_count_memory<floatX>(bytes, &run->dev, &run->comm, &config, fp8, &settings, masters, o->zero_stage, moments, o->fp8_wgrad == OPT_WGRAD_BFLOAT16, fp8 && o->fp8_activations,
+                                 samples, o->batch_size, o->seq_len, o->recompute);
         run_print_plan(run, &config, bytes);
         return;
     }
     if (!o->sample_only) { run_open_data(run, config.vocab_size); }
     if (!o->sample_only) { run_open_eval(run, config.vocab_size); }
-    if (o->sample_every || o->sample_only) { run_open_prompt(run, config.vocab_size); }
+    if (samples) { run_open_prompt(run, config.vocab_size); }
 
     if (run->control) {  // what the options stand for here: files may differ between machines
         char text[240];
@@ -2815,7 +2886,10 @@ static void run_main(Run* run, bool fp8) {
     g->gelu_fusion = fp8 ? 0 : o->gelu_fusion;
     g->fp8_wgrad_bf16 = fp8 && o->fp8_wgrad == OPT_WGRAD_BFLOAT16;
     g->fp8_guarded = fp8 && o->fp8_guard_every > 0;
+    g->fp8_activations = fp8 && o->fp8_activations;
+    g->samples = samples;
     g->fp8_fusion = o->fp8_fusion;
+    if (o->fp8_activations && !fp8) { printf("note: --fp8-activations does nothing: --dtype auto is bfloat16 on this device\n"); }
     if (fp8) { gpt_bf16_layers(g, o->fp8_bf16_layers); }
     run->guard_until.assign(fp8_tensors(&g->scaling), 0);
     g->moment_type = moments;
@@ -2823,7 +2897,7 @@ static void run_main(Run* run, bool fp8) {
     gpt_alloc_activations(g, o->batch_size, o->seq_len, o->recompute);
     run_print_model(run, g, model_path[0] ? model_path : gpt_sizes_given(o) ? "random" : o->model);
     if (!o->sample_only) { gpt_plan(g); }
-    if (o->sample_every || o->sample_only) {
+    if (samples) {
         gpt_plan_sampling(g, o->seq_len, run->sample_start.size(), run_sample_end(run));
     }
     if (model_path[0]) { gpt_load_model(g, &file); }

@@ -157,7 +157,7 @@ static size_t bench_model_bytes(const Device* dev, const ModelHeader* config, bo
     Comm alone;
     comm_init(&alone, (Device*)dev, 0, 1, NULL, false);
     const Fp8Settings settings = is_fp8 ? fp8_settings(recipe) : Fp8Settings();
-    gpt_count_memory<floatX>(bytes, dev, &alone, config, is_fp8, &settings, false, 0, MOMENT_F32, false, batch, seq_len, recompute);
+    gpt_count_memory<floatX>(bytes, dev, &alone, config, is_fp8, &settings, false, 0, MOMENT_F32, false, false, false, batch, seq_len, recompute);
     for (size_t each : bytes) { total += each; }
     return total;
 }

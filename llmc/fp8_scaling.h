@@ -235,15 +235,16 @@ static inline bool fp8_counts_traffic(const Fp8Scaling* s, int slot) {
     return (role == FP8_ROLE_X || role == FP8_ROLE_DY) && slot % fp8_tensors(s) < s->layers * NUM_LINEARS;
 }
 // What a Sink needs to write the operand of a slot (rows, cols): for the quantize kernel and for kernels that produce and quantize at once. Marks the slot as
-// used. again: the same elements were quantized before (a recompute level), so they are not counted.
+// used. again: the tensor was quantized before in this micro-step (a recompute level): with the scale of then, and nothing is recorded or counted; what comes may
+// differ a little from what was there (activations kept in FP8).
 static inline Fp8SinkParams fp8_sink_params(Fp8Scaling* s, int slot, Fp8Operand out, int rows, int cols, bool again) {
     const int scaled = fp8_scale_slot(s, slot);
-    const bool recorded = scaled == slot;  // evaluation with training's scale leaves no trace
+    const bool recorded = scaled == slot && !again;  // evaluation with training's scale leaves no trace
     const Fp8Granularity by = fp8_slot_granularity(s, slot);
     require(rows % FP8_TILE == 0 && cols % FP8_TILE == 0, "sizes of FP8 tensors must be multiples of 16", "cannot quantize a %d x %d tensor to FP8", rows, cols);
     if (by != FP8_BY_TENSOR) { assert((!out.k || out.k_scale) && (!out.t || out.t_scale)); }
     Fp8SinkParams p = {out, rows, cols, recorded ? s->amax + slot : NULL, recorded ? s->amax_step + slot : NULL, s->scale + scaled, s->descale + scaled,
-                       fp8_needs_amax(s, slot), s->settings.powers_of_two, s->count_on && !again ? s->counts + 2 * slot : NULL};
+                       !again && fp8_needs_amax(s, slot), s->settings.powers_of_two, s->count_on && !again ? s->counts + 2 * slot : NULL};
     if (!again && (s->count_on || s->noise_on)) {
         const int orders = by == FP8_BY_TENSOR || by == FP8_BY_BLK128 ? 1 : (out.k != NULL) + (out.t != NULL);
         s->elements[slot] += (unsigned long long)rows * cols * orders;

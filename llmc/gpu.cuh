@@ -49,7 +49,7 @@ static inline void* device_alloc(Device* dev, MemClass c, const char* name, size
         size_t free_bytes = 0, total = 0, booked = 0;
         cudaMemGetInfo(&free_bytes, &total);
         for (int i = 0; i < NUM_MEM_CLASSES; i++) { booked += dev->allocated[i]; }
-        fail("choose a smaller --batch-size (with the same --total-batch-tokens), --seq-len or model, or --recompute 2",
+        fail("choose a smaller --batch-size (with the same --total-batch-tokens), --seq-len or model, or --recompute 3",
              "out of device memory: %.1f MiB for %s (%s); %.1f MiB are allocated, %.1f of %.1f MiB are free (%s)",
              bytes / 1048576.0, name, mem_class_names[c], booked / 1048576.0, free_bytes / 1048576.0, total / 1048576.0, cudaGetErrorName(error));
     }
