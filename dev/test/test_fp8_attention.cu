@@ -52,7 +52,8 @@ static void check_same_parts(const std::vector<Bytes>& fused, const std::vector<
     for (int i = 0; i < 5; i++) {
         size_t first = 0;
         while (first < apart[i].size() && fused[i][first] == apart[i][first]) { first++; }
-        CHECK(first == apart[i].size(), "%s, B %d T %d NH %d hs %d: %s: byte %zu of %zu is %d, %d apart", recipe, c.B, c.T, c.NH, c.hs, names[i], first, apart[i].size(), fused[i][first], apart[i][first]);
+        CHECK(first == apart[i].size(), "%s, B %d T %d NH %d hs %d: %s: byte %zu of %zu is %d, %d apart", recipe, c.B, c.T, c.NH, c.hs, names[i], first, apart[i].size(),
+              fused[i][first], apart[i][first]);
     }
 }
 
