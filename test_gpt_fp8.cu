@@ -867,14 +867,15 @@ static void test_gpt_memory_of_d48(void) {
         count_d48(bytes, k);
         whole[i] = sum_of(bytes) / MiB;
         saved[i] = (double)bytes[MEM_ACTIVATIONS] / N / L / C;
-        printf("    %-8s recompute %d%s%s: activations %.2f C, scratch %.0f MiB, whole %.0f MiB\n", k.fp8 ? k.recipe : k.masters ? "bf16 -w1" : "bf16", k.recompute, k.packed ? ", FP8 activations" : "",
-               k.moments == MOMENT_F8 ? ", FP8 moments" : "", saved[i], (double)bytes[MEM_SCRATCH] / MiB, whole[i]);
+        printf("    %-8s recompute %d%s%s: activations %.2f C, scratch %.0f MiB, whole %.0f MiB\n", k.fp8 ? k.recipe : k.masters ? "bf16 -w1" : "bf16", k.recompute,
+               k.packed ? ", FP8 activations" : "", k.moments == MOMENT_F8 ? ", FP8 moments" : "", saved[i], (double)bytes[MEM_SCRATCH] / MiB, whole[i]);
         CHECK(bytes[MEM_ACTIVATIONS] == cases[i].activations, "case %zu: %zu bytes of activations, should be %zu", i, bytes[MEM_ACTIVATIONS], cases[i].activations);
         CHECK(bytes[MEM_PARAMETERS] == 2 * parameters && bytes[MEM_GRADIENTS] == 2 * matrices + 4 * (embeddings + vectors), "case %zu: parameters %zu, gradients %zu", i, bytes[MEM_PARAMETERS],
               bytes[MEM_GRADIENTS]);
         const size_t state = k.moments == MOMENT_F8 ? 3 * parameters : (k.masters ? 12 : 8) * parameters;
         CHECK(bytes[MEM_OPTIMIZER] >= state && bytes[MEM_OPTIMIZER] <= state + parameters / 60, "case %zu: optimizer %zu, should be %zu", i, bytes[MEM_OPTIMIZER], state);  // exponents
-        CHECK(bytes[MEM_FP8_WEIGHTS] >= (k.fp8 ? 2 * matrices : 0) && bytes[MEM_FP8_WEIGHTS] <= (k.fp8 ? 2 * matrices + matrices / 1000 : 0), "case %zu: FP8 weights %zu", i, bytes[MEM_FP8_WEIGHTS]);
+        const size_t codes = k.fp8 ? 2 * matrices : 0;
+        CHECK(bytes[MEM_FP8_WEIGHTS] >= codes && bytes[MEM_FP8_WEIGHTS] <= codes + codes / 2000, "case %zu: FP8 weights %zu, should be %zu", i, bytes[MEM_FP8_WEIGHTS], codes);  // scales
         CHECK(bytes[MEM_SCRATCH] <= (k.recompute == 3 ? 1500 : k.packed ? 1200 : k.fp8 ? 950 : 650) * MiB, "case %zu: scratch of %.0f MiB", i, (double)bytes[MEM_SCRATCH] / MiB);
     }
     for (int i : {6, 8}) {
@@ -902,7 +903,8 @@ static void test_trainer_peak_memory_is_the_plan(void) {
     std::string dir, out;
     make_data(&dir);
     const double workspace = 32.0;
-    for (const char* options : {"--dtype bfloat16 -w 1", "--dtype float32 -r 0", "--dtype bfloat16 -r 3", "--dtype float8 -r 2", "--dtype float8 --fp8-activations --moment-dtype float8 --fp8-recipe block",
+    for (const char* options : {"--dtype bfloat16 -w 1", "--dtype float32 -r 0", "--dtype bfloat16 -r 3", "--dtype float8 -r 2",
+                                "--dtype float8 --fp8-activations --moment-dtype float8 --fp8-recipe block",
                                 "--dtype float8 -r 3 --fp8-recipe delayed --fp8-guard-every 1", "--dtype float8 --fp8-activations --fp8-wgrad bfloat16"}) {
         if (strstr(options, "float8") && device_lacks_fp8()) { continue; }
         const std::string args = "-i " + dir + "/train.bin -j " + dir + "/val.bin --layers 3 --channels 144 --heads 3 -b 2 -t 64 -d 256 -x 1 -m 1 -v 1 -s 1 -g 8 " + options;

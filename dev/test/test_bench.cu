@@ -54,7 +54,7 @@ static void check_memory(int arch, bool fp8, int batch, int recompute) {
 }
 static void test_bench_memory_equals_ledger(void) {
     for (int arch : {90, 100}) {
-        for (int recompute = 0; recompute <= 2; recompute++) {
+        for (int recompute = 0; recompute <= 3; recompute++) {
             check_memory<bf16>(arch, true, 2, recompute);
             check_memory<bf16>(arch, false, 3, recompute);
             check_memory<float>(arch, false, 1, recompute);

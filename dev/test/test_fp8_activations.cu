@@ -88,7 +88,10 @@ static void test_unpack_every_code(void) {
     bf16* d_x = lab_alloc<bf16>(&lab, codes.size());
     fp8_unpack(d_x, lab_upload(&lab, codes), lab_upload(&lab, exponents), 256, 256, lab.dev.stream);
     const Floats x = lab_get(&lab, d_x, codes.size());
-    for (size_t i = 0; i < x.size(); i++) { CHECK(same(x[i], ref_back((int)(i % 256), (int)(i / 256))), "code %02zx, exponent %zu: %.9g, should be %.9g", i % 256, i / 256, x[i], ref_back((int)(i % 256), (int)(i / 256))); }
+    for (size_t i = 0; i < x.size(); i++) {
+        const float due = ref_back((int)(i % 256), (int)(i / 256));
+        CHECK(same(x[i], due), "code %02zx, exponent %zu: %.9g, should be %.9g", i % 256, i / 256, x[i], due);
+    }
 }
 
 // ---------------------------------------------------------------------------- attention
