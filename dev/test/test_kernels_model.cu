@@ -290,7 +290,7 @@ static void test_layernorm_forward(void) {
                     T *out = lab_alloc<T>(&lab, n), *residual = lab_alloc<T>(&lab, n);
                     float *mean = lab_alloc<float>(&lab, N), *rstd = lab_alloc<float>(&lab, N);
                     unsigned* amax = lab_zeros<unsigned>(&lab, 1);
-                    layernorm_forward(out, mean, rstd, with_branch ? residual : (T*)NULL, d_inp, with_branch ? d_branch : (T*)NULL, d_w, d_b, N, C,
+                    layernorm_forward(out, mean, rstd, with_branch ? residual : (T*)NULL, d_inp, with_branch ? d_branch : (T*)NULL, d_w, d_b, N, C, C,
                         amax, lab.dev.stream);
                     Floats x = inp;
                     if (with_branch) {
@@ -309,7 +309,7 @@ static void test_layernorm_forward(void) {
                     CHECK(amax_bits == max_bits(got), "amax %08x, largest magnitude of the output %08x", amax_bits, max_bits(got));
                     // without an amax, and with residual in the place of the branch: the same bits
                     T* again = lab_alloc<T>(&lab, n);
-                    layernorm_forward(again, mean, rstd, with_branch ? d_branch : (T*)NULL, d_inp, with_branch ? d_branch : (T*)NULL, d_w, d_b, N, C,
+                    layernorm_forward(again, mean, rstd, with_branch ? d_branch : (T*)NULL, d_inp, with_branch ? d_branch : (T*)NULL, d_w, d_b, N, C, C,
                         (unsigned*)NULL, lab.dev.stream);
                     CHECK(same_bits(lab_get(&lab, again, n), got), "amax NULL, residual = branch: other bits");
                 }
@@ -349,7 +349,7 @@ static void test_layernorm_backward(void) {
                     unsigned* amax = lab_zeros<unsigned>(&lab, 2);
                     Floats got;
                     for (int pass = 0; pass < 2; pass++) {  // twice: dw and db grow, and dx where it accumulates
-                        layernorm_backward(d_dx, d_dw, d_db, partial, d_dout, d_x, d_w, d_mean, d_rstd, N, C, accumulate, amax + pass, lab.dev.stream);
+                        layernorm_backward(d_dx, d_dw, d_db, partial, d_dout, d_x, d_w, d_mean, d_rstd, N, C, C, accumulate, amax + pass, lab.dev.stream);
                         layernorm_backward_cpu(&dx_cpu, &dw_cpu, &db_cpu, widen(dout), widen(x), widen(w), N, C);
                         layernorm_backward_lowp<T>(&dx_lowp, &dw_lowp, &db_lowp, old, dout, x, w, mean, rstd, N, C);
                         for (size_t i = 0; i < n; i++) { dx_cpu[i] += old[i]; }
@@ -399,7 +399,7 @@ static void test_layernorm_special(void) {
     for (int special = 0; special < 3; special++) {
         if (special) { x[2 * C + 77] = special == 1 ? NAN : INFINITY; }
         unsigned* amax = lab_zeros<unsigned>(&lab, 1);
-        layernorm_forward(out, mean, rstd, (T*)NULL, lab_put<T>(&lab, x), (T*)NULL, d_w, d_b, N, C, amax, lab.dev.stream);
+        layernorm_forward(out, mean, rstd, (T*)NULL, lab_put<T>(&lab, x), (T*)NULL, d_w, d_b, N, C, C, amax, lab.dev.stream);
         Floats got = lab_get(&lab, out, N * C);
         for (int c = 0; c < C; c++) { CHECK(got[4 * C + c] == b[c], "constant row: %g at %d, bias %g", got[4 * C + c], c, b[c]); }
         for (int i = 0; i < N * C; i++) {
@@ -416,7 +416,7 @@ static void test_layernorm_special(void) {
     unsigned* amax = lab_zeros<unsigned>(&lab, 1);
     layernorm_backward(dx, dw, db, partial, lab_put<T>(&lab, dout), lab_put<T>(&lab, make_input<T>(INPUT_RANDOM, N * C, 1)), d_w,
         lab_put<float>(&lab, Floats(N, 0.0f)),
-                       lab_put<float>(&lab, Floats(N, 1.0f)), N, C, false, amax, lab.dev.stream);
+                       lab_put<float>(&lab, Floats(N, 1.0f)), N, C, C, false, amax, lab.dev.stream);
     Floats got = lab_get(&lab, dx, N * C);
     for (int i = 0; i < N * C; i++) { CHECK(i / C == 3 ? isnan(got[i]) : isfinite(got[i]), "dx[%d] is %g", i, got[i]); }
     CHECK(lab_download(&lab, amax, 1)[0] > 0x7f800000u, "the amax of a gradient with a NaN is no NaN");
@@ -432,8 +432,8 @@ static void test_layernorm_repeats(void) {
         float *mean = lab_alloc<float>(&lab, N), *rstd = lab_alloc<float>(&lab, N), *dw = lab_zeros<float>(&lab, 2 * C),
             *partial = lab_alloc<float>(&lab, 2 * column_sum_partials(N, C));
         unsigned* amax = lab_zeros<unsigned>(&lab, 2);
-        layernorm_forward(out, mean, rstd, residual, d_x, d_x, d_w, d_w, N, C, amax, lab.dev.stream);
-        layernorm_backward(dx, dw, dw + C, partial, lab_put<bf16>(&lab, g), residual, d_w, mean, rstd, N, C, false, amax + 1, lab.dev.stream);
+        layernorm_forward(out, mean, rstd, residual, d_x, d_x, d_w, d_w, N, C, C, amax, lab.dev.stream);
+        layernorm_backward(dx, dw, dw + C, partial, lab_put<bf16>(&lab, g), residual, d_w, mean, rstd, N, C, C, false, amax + 1, lab.dev.stream);
         Floats all = lab_get(&lab, out, 3 * N * C), sums = lab_get(&lab, dw, 2 * C), m = lab_get(&lab, mean, N), s = lab_get(&lab, rstd, N);
         all.insert(all.end(), sums.begin(), sums.end());
         all.insert(all.end(), m.begin(), m.end());
