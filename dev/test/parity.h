@@ -51,23 +51,26 @@ template <class T> static Values fetch_values(const T* device, size_t n) {
 }
 static size_t real_size(const ParamSpec* s) { return s->real_part * s->layers; }  // elements of all layers, as files have them
 static size_t real_cols(const ParamSpec* s) { return padded_axis_real(s->shape.cols); }
-// All layers of a tensor, as files have them; what is between must be 0.
-static Values without_padding(const ParamSpec* s, Values v) {
+// The layers of a tensor, as files have them; what is between must be 0.
+static Values without_padding(const char* name, PaddedShape shape, int layers, Values v) {
     auto not_zero = [&] { return v.size() - std::count(v.begin(), v.end(), 0.0f); };
-    const size_t before = not_zero();
-    for (int l = 0; l < s->layers; l++) {
-        padding_compact(&s->shape, 0, s->part, &v[l * s->part], sizeof(float));
-        std::copy_n(v.begin() + l * s->part, s->real_part, v.begin() + l * s->real_part);
+    const size_t before = not_zero(), part = v.size() / layers, real = padding_real(&shape, part);
+    for (int l = 0; l < layers; l++) {
+        padding_compact(&shape, 0, part, &v[l * part], sizeof(float));
+        std::copy_n(v.begin() + l * part, real, v.begin() + l * real);
     }
-    v.resize(real_size(s));
-    CHECK(not_zero() == before, "%s: the padding is not 0", s->name);
+    v.resize(layers * real);
+    CHECK(not_zero() == before, "%s: %zu numbers of the padding are not 0", name, before - not_zero());
     return v;
 }
 template <class floatX> static Values fetch_gradient(GPT<floatX>* g, int p) {
     const ParamSpec* s = &g->spec[p];
-    return without_padding(s, s->linear >= 0 ? fetch_values((floatX*)g->grad[p], s->size) : fetch_values((float*)g->grad[p], s->size));
+    return without_padding(s->name, s->shape, s->layers, s->linear >= 0 ? fetch_values((floatX*)g->grad[p], s->size) : fetch_values((float*)g->grad[p], s->size));
 }
-template <class floatX> static Values fetch_parameter(GPT<floatX>* g, int p) { return without_padding(&g->spec[p], fetch_values(g->param[p], g->spec[p].size)); }
+template <class floatX> static Values fetch_parameter(GPT<floatX>* g, int p) {
+    const ParamSpec* s = &g->spec[p];
+    return without_padding(s->name, s->shape, s->layers, fetch_values(g->param[p], s->size));
+}
 template <class floatX> static void put_parameter(GPT<floatX>* g, int p, const Values& values) {
     const ParamSpec* s = &g->spec[p];
     for (int l = 0; l < s->layers; l++) {
