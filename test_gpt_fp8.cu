@@ -766,8 +766,8 @@ static void make_data(std::string* dir) {
     fclose(f);
 }
 static void remove_folder(const std::string& dir) { if (system(("rm -rf " + dir).c_str()) != 0) { exit(1); } }
-static std::string base(const std::string& dir) {
-    return "-i " + dir + "/train.bin -j " + dir + "/val.bin --layers 2 --channels 64 --heads 4 -b 2 -t 32 -d 128 -l 3e-3 -u 2 -v 4 -m 2 -s 0 ";
+static std::string base(const std::string& dir, int channels = 64) {
+    return "-i " + dir + "/train.bin -j " + dir + "/val.bin --layers 2 --channels " + std::to_string(channels) + " --heads 4 -b 2 -t 32 -d 128 -l 3e-3 -u 2 -v 4 -m 2 -s 0 ";
 }
 // The lines that hold numbers of training, without times.
 static std::string numbers_of(const std::string& out) {
@@ -790,10 +790,10 @@ static std::string sample_of(const std::string& out) {
     CHECK(begin != std::string::npos, "no sample in\n%s", out.c_str());
     return out.substr(begin + 4, end - begin - 4);
 }
-static void check_resume(const char* dtype, const char* more) {
+static void check_resume(const char* dtype, const char* more, int channels = 64) {
     std::string dir, whole, first, second;
     make_data(&dir);
-    std::string args = base(dir) + "--dtype " + dtype + " " + more + " -x 8 -n 4 ";
+    std::string args = base(dir, channels) + "--dtype " + dtype + " " + more + " -x 8 -n 4 ";
     CHECK(trainer(args + "-o " + dir + "/a", &whole) == 0, "%s", whole.c_str());
     // the same in two parts: the second process resumes at step 4 of a run that was stopped there
     CHECK(trainer(args + "-o " + dir + "/b", &first) == 0, "%s", first.c_str());
@@ -828,16 +828,16 @@ static void test_trainer_padded_checkpoints(void) {
     for (const char* dtype : {"float32", "bfloat16", "float8"}) {
         if (!strcmp(dtype, "float8") && device_lacks_fp8()) { continue; }
         const std::string w = !strcmp(dtype, "bfloat16") ? " -w 1 --moment-dtype float8" : "";
-        check_resume(dtype, ("--channels 100" + w).c_str());
+        check_resume(dtype, w.c_str(), 100);
         const std::string folder = dir + "/" + dtype, file = folder + "/model_00000003.bin";
-        CHECK(trainer(base(dir) + "--channels 20 --tokenizer " + dir + "/tokenizer.bin -x 3 -n 3 -s 3 -g 40 --dtype " + dtype + w + " -o " + folder, &out) == 0, "%s", out.c_str());
+        CHECK(trainer(base(dir, 20) + "--tokenizer " + dir + "/tokenizer.bin -x 3 -n 3 -s 3 -g 40 --dtype " + dtype + w + " -o " + folder, &out) == 0, "%s", out.c_str());
         const uint64_t C = 20, T = 32, parameters = (256 + T + 2) * C + 2 * (12 * C * C + 13 * C), bytes = 1024 + parameters * (!strcmp(dtype, "float32") ? 4 : 2);
         CHECK(test_read_file(file).size() == bytes, "%s: the model has %zu bytes, llm.c's format %llu", dtype, test_read_file(file).size(), (unsigned long long)bytes);
         CHECK(trainer("--sample-only -t 32 -g 40 --tokenizer " + dir + "/tokenizer.bin --dtype " + dtype + " -e " + file, &again) == 0, "%s", again.c_str());
         CHECK(sample_of(again) == sample_of(out), "%s: the file's model says '%s', not '%s'", dtype, sample_of(again).c_str(), sample_of(out).c_str());
         CHECK(out.find("filled up with zeros to 32 with heads of 8") != std::string::npos && out.find("num_parameters: " + std::to_string(parameters)) != std::string::npos, "%s", out.c_str());
     }
-    CHECK(trainer(base(dir) + "--channels 20 --plan --dtype bfloat16", &out) == 0 && out.find("filled up with zeros to 32") != std::string::npos && out.find("C 20, B 2") != std::string::npos, "%s", out.c_str());
+    CHECK(trainer(base(dir, 20) + "--plan --dtype bfloat16", &out) == 0 && out.find("filled up with zeros to 32") != std::string::npos && out.find("C 20, B 2") != std::string::npos, "%s", out.c_str());
     remove_folder(dir);
 }
 

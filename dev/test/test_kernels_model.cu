@@ -422,6 +422,53 @@ static void test_layernorm_special(void) {
     CHECK(lab_download(&lab, amax, 1)[0] > 0x7f800000u, "the amax of a gradient with a NaN is no NaN");
 }
 
+// Rows that end before C: as rows of that width, and zeros beyond.
+template <class T>
+static void test_layernorm_width(void) {
+    Lab lab;
+    for (const MatrixCase& c : {MatrixCase{24, 32}, MatrixCase{264, 512}, MatrixCase{20, 32}, MatrixCase{100, 128}, MatrixCase{297, 304}}) {
+        const int width = c.rows, C = c.cols, N = 16;
+        Earned out_error = earned<T>(), dx_error = earned<T>(), dw_error = earned<float>();
+        auto apart = [&](const Floats& x) {
+            Floats out(x.size() / width * C, 0.0f);
+            for (size_t i = 0; i < x.size(); i++) { out[i / width * C + i % width] = x[i]; }
+            return lab_put<T>(&lab, out);
+        };
+        auto together = [&](const Floats& x) {
+            Floats out;
+            for (size_t i = 0; i < x.size(); i++) {
+                if (i % C < (size_t)width) { out.push_back(x[i]); } else { CHECK(x[i] == 0, "width %d of %d: element %zu is %g", width, C, i, x[i]); }
+            }
+            return out;
+        };
+        for (int repeat = 0; repeat < 4; repeat++) {
+            Floats x = make_input<T>(INPUT_RANDOM, N * width, 5 * repeat + 1), branch = make_input<T>(INPUT_RANDOM, N * width, 5 * repeat + 2), w = make_input<T>(INPUT_RANDOM, width, 5 * repeat + 3);
+            Floats b = make_input<T>(INPUT_RANDOM, width, 5 * repeat + 4), dout = make_input<T>(INPUT_RANDOM, N * width, 5 * repeat + 5), sum = x;
+            for (int i = 0; i < N * width; i++) { sum[i] = ref_round<T>(x[i] + branch[i]); }
+            T *out = lab_alloc<T>(&lab, N * C), *residual = lab_alloc<T>(&lab, N * C), *dx = lab_alloc<T>(&lab, N * C), *d_w = apart(w);
+            float *mean = lab_alloc<float>(&lab, N), *rstd = lab_alloc<float>(&lab, N), *dw = lab_zeros<float>(&lab, C), *db = lab_zeros<float>(&lab, C),
+                *partial = lab_alloc<float>(&lab, 2 * column_sum_partials(N, C));
+            layernorm_forward(out, mean, rstd, residual, apart(x), apart(branch), d_w, apart(b), N, C, width, (unsigned*)NULL, lab.dev.stream);
+            layernorm_backward(dx, dw, db, partial, apart(dout), residual, d_w, mean, rstd, N, C, width, false, (unsigned*)NULL, lab.dev.stream);
+            Doubles out_cpu, mean_cpu, rstd_cpu, dx_cpu, dw_cpu(width, 0.0), db_cpu(width, 0.0);
+            Floats out_lowp, mean_lowp, rstd_lowp, dx_lowp, dw_lowp(width, 0.0f), db_lowp(width, 0.0f);
+            layernorm_forward_cpu(&out_cpu, &mean_cpu, &rstd_cpu, widen(sum), widen(w), widen(b), N, width);
+            layernorm_forward_lowp<T>(&out_lowp, &mean_lowp, &rstd_lowp, sum, w, b, N, width);
+            layernorm_backward_cpu(&dx_cpu, &dw_cpu, &db_cpu, widen(dout), widen(sum), widen(w), N, width);
+            layernorm_backward_lowp<T>(&dx_lowp, &dw_lowp, &db_lowp, Floats(N * width, 0.0f), dout, sum, w, mean_lowp, rstd_lowp, N, width);
+            CHECK_SAME(together(lab_get(&lab, residual, N * C)), sum, "residual, width %d of %d", width, C);
+            earned_add(&out_error, out_cpu, together(lab_get(&lab, out, N * C)), out_lowp, N, width);
+            earned_add(&dx_error, dx_cpu, together(lab_get(&lab, dx, N * C)), dx_lowp, N, width);
+            earned_add(&dw_error, dw_cpu, together(lab_get(&lab, dw, C)), dw_lowp, 1, width);
+            earned_add(&dw_error, db_cpu, together(lab_get(&lab, db, C)), db_lowp, 1, width);
+            lab_reset(&lab);
+        }
+        earned_check(&out_error, "layernorm out %s, width %d of %d", type_name<T>(), width, C);
+        earned_check(&dx_error, "layernorm dx %s, width %d of %d", type_name<T>(), width, C);
+        earned_check(&dw_error, "layernorm dw, db %s, width %d of %d", type_name<T>(), width, C);
+    }
+}
+
 static void test_layernorm_repeats(void) {
     Lab lab;
     const int N = 37, C = 264;
@@ -741,6 +788,8 @@ int main(int argc, char** argv) {
         {"layernorm_oracle_finite_differences", test_layernorm_gradient, QUICK},
         {"layernorm_special_values_f32", test_layernorm_special<float>, QUICK},
         {"layernorm_special_values_bf16", test_layernorm_special<bf16>, QUICK},
+        {"layernorm_width_f32", test_layernorm_width<float>, QUICK},
+        {"layernorm_width_bf16", test_layernorm_width<bf16>, QUICK},
         {"layernorm_repeats", test_layernorm_repeats, QUICK},
         {"gelu_matches_oracle_f32", test_gelu<float>, QUICK},
         {"gelu_matches_oracle_bf16", test_gelu<bf16>, QUICK},
