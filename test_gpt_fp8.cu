@@ -239,7 +239,7 @@ static void test_gpt_float32_gradients_match_finite_differences(void) { check_fi
 static void test_gpt_padded_gradients_match_finite_differences(void) {
     for (const ModelHeader& c : padded) {
         printf("    C %d, NH %d\n", c.channels, c.num_heads);
-        check_finite_differences(&c, 2, 9);
+        check_finite_differences(&c, 2, 5);
     }
 }
 
@@ -390,7 +390,7 @@ static void test_gpt_padding_stays_zero(void) {
         check_padding_stays_zero<float>(&c, false, NULL, MOMENT_F32, false);
         check_padding_stays_zero<bf16>(&c, false, NULL, MOMENT_F8, false);
         check_padding_stays_zero<bf16>(&c, false, NULL, MOMENT_BF16, true);
-        for (const Fp8Recipe* r : runnable_recipes()) { check_padding_stays_zero<bf16>(&c, true, r, MOMENT_F32, false); }
+        for (const Fp8Recipe* r : runnable_recipes()) { if (c.channels < 100 || r == fp8_recipes) { check_padding_stays_zero<bf16>(&c, true, r, MOMENT_F32, false); } }  // 100: slow
     }
 }
 
@@ -1037,7 +1037,7 @@ int main(int argc, char** argv) {
         {"trainer_resume_equals_uninterrupted_bfloat16", test_trainer_resume_equals_uninterrupted_bfloat16, SLOW},
         {"trainer_resume_equals_uninterrupted_float32", test_trainer_resume_equals_uninterrupted_float32, SLOW},
         {"trainer_resume_equals_uninterrupted_masters", test_trainer_resume_equals_uninterrupted_masters, SLOW},
-        {"trainer_padded_checkpoints", test_trainer_padded_checkpoints, QUICK},
+        {"trainer_padded_checkpoints", test_trainer_padded_checkpoints, SLOW},
         {"trainer_micro_steps_see_the_same_tokens", test_trainer_micro_steps_see_the_same_tokens, QUICK},
         {"trainer_runs_with_odd_sizes", test_trainer_runs_with_odd_sizes, QUICK},
         {"trainer_guards_the_output_folder", test_trainer_guards_the_output_folder, QUICK},
