@@ -837,7 +837,8 @@ static void test_trainer_padded_checkpoints(void) {
         CHECK(sample_of(again) == sample_of(out), "%s: the file's model says '%s', not '%s'", dtype, sample_of(again).c_str(), sample_of(out).c_str());
         CHECK(out.find("filled up with zeros to 32 with heads of 8") != std::string::npos && out.find("num_parameters: " + std::to_string(parameters)) != std::string::npos, "%s", out.c_str());
     }
-    CHECK(trainer(base(dir, 20) + "--plan --dtype bfloat16", &out) == 0 && out.find("filled up with zeros to 32") != std::string::npos && out.find("C 20, B 2") != std::string::npos, "%s", out.c_str());
+    CHECK(trainer(base(dir, 20) + "--plan --dtype bfloat16", &out) == 0 && out.find("filled up with zeros to 32") != std::string::npos && out.find("C 20, B 2") != std::string::npos,
+          "%s", out.c_str());
     remove_folder(dir);
 }
 
@@ -876,7 +877,8 @@ static void test_trainer_runs_with_odd_sizes(void) {
     make_data(&dir);
     for (const char* sizes : {"--layers 2 --channels 48 --heads 6 -b 1 -t 20 --dtype bfloat16", "--layers 3 --channels 48 --heads 6 -b 3 -t 11 --dtype float32",
                               "--layers 2 --channels 80 --heads 5 -b 1 -t 1 --dtype bfloat16 -r 2", "--layers 2 --channels 16 --heads 1 -b 3 -t 16 --dtype auto -r 0",
-                              "--layers 1 --channels 7 --heads 7 -b 1 -t 5 --dtype auto -r 2", "--layers 2 --channels 1 --heads 1 -b 2 -t 3 --dtype bfloat16 -ge 2", "--layers 1 --channels 72 --heads 9 -b 1 -t 16"}) {
+                              "--layers 1 --channels 7 --heads 7 -b 1 -t 5 --dtype auto -r 2", "--layers 2 --channels 1 --heads 1 -b 2 -t 3 --dtype bfloat16 -ge 2",
+                              "--layers 1 --channels 72 --heads 9 -b 1 -t 16"}) {
         CHECK(trainer("-i " + dir + "/train.bin -j " + dir + "/val.bin -v 0 -m 1 -s 2 -g 50 -x 3 " + sizes, &out) == 0 && out.find("step    3/3") != std::string::npos, "%s:\n%s", sizes, out.c_str());
     }
     remove_folder(dir);

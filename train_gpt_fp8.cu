@@ -968,7 +968,8 @@ static Operand gpt_layernorm_dy(GPT<floatX>* g, int l, int i, ParamId pw, ParamI
             return gpt_fp8_operand(g, slot, q, N, C);
         }
     }
-    layernorm_backward(a->dresidual, dw, db, a->partial, a->dx, x, gpt_param(g, pw, lw), mean, rstd, N, C, width, accumulate, l >= 0 ? gpt_amax(g, FP8_ROLE_DY, l, i) : (unsigned*)NULL, g->dev->stream);
+    layernorm_backward(a->dresidual, dw, db, a->partial, a->dx, x, gpt_param(g, pw, lw), mean, rstd, N, C, width, accumulate,
+                       l >= 0 ? gpt_amax(g, FP8_ROLE_DY, l, i) : (unsigned*)NULL, g->dev->stream);
     return l >= 0 ? gpt_operand_dy(g, l, i, a->dresidual, N) : operand_plain(a->dresidual, N, C);
 }
 // amax of a tensor that a library wrote, n elements, if a slot needs that.
@@ -1048,7 +1049,8 @@ static void gpt_forward_trunk(GPT<floatX>* g, int B, int T, int past, Fp8Role ro
         linear_forward(dev, a->branch, X, x, gpt_operand_w(g, l, LINEAR_FCPROJ), gpt_param(g, P_fcprojb, l), fast);
     }
     floatX* last = a->residual + 2 * L * MC;
-    layernorm_forward(a->lnf, a->ln_mean + (size_t)2 * L * M, a->ln_rstd + (size_t)2 * L * M, last, last - MC, a->branch, g->param[P_lnfw], g->param[P_lnfb], N, C, width, (unsigned*)NULL, dev->stream);
+    layernorm_forward(a->lnf, a->ln_mean + (size_t)2 * L * M, a->ln_rstd + (size_t)2 * L * M, last, last - MC, a->branch, g->param[P_lnfw], g->param[P_lnfb], N, C, width,
+                      (unsigned*)NULL, dev->stream);
 }
 
 // The head by chunks of rows: logits, loss and, if dloss > 0, their gradients at once, so that logits never exist for more rows than a chunk.

@@ -498,7 +498,8 @@ def check_padding():
             c.check(fine(r, name, 3) and size == due, f"{name}: the model file", f"{size} bytes, due {due}")
             c.check(largest_difference(r.losses, one[2].losses[:3]) <= 2 * noise + 1e-6, f"{name}: losses", f"{r.losses}, one rank {one[2].losses}, noise {noise:.6f}")
             r = train(after, f"{common} -b 2 -z {1 - zero} --check-ranks-every 1 -o {folder} --resume")
-            c.check(fine(r, name, 3) and largest_difference(r.losses, one[2].losses[3:]) <= 2 * noise + 1e-6, f"{name}: losses after it", f"{r.losses}, one rank {one[2].losses}, noise {noise:.6f}{r}")
+            c.check(fine(r, name, 3) and largest_difference(r.losses, one[2].losses[3:]) <= 2 * noise + 1e-6, f"{name}: losses after it",
+                    f"{r.losses}, one rank {one[2].losses}, noise {noise:.6f}{r}")
         folder = f"padding.{C}.{dtype}.still"  # what was written is what is read, moments as well: a step of learning rate 0 leaves the weights as they are, whoever reads them
         common = f"{common.replace('-n 3', '-n 1')} -b 2 --moment-dtype float8"
         fine(train(3, f"{common.replace('-x 6', '-x 2')} -z 1 -o {folder}"), f"{folder}: 3 ranks", 2)

@@ -72,7 +72,8 @@ static inline void fp8_layernorm_forward(Fp8Scaling* s, int slot, Fp8Operand out
         const int n = min(slab, rows - first), real = min(n, N - first);
         const size_t at = (size_t)first * C;
         if (real > 0) {
-            layernorm_forward((bf16*)NULL, mean + first, rstd + first, branch ? residual + at : residual, inp + at, branch ? branch + at : branch, weight, bias, real, C, width, (unsigned*)NULL, stream);
+            layernorm_forward((bf16*)NULL, mean + first, rstd + first, branch ? residual + at : residual, inp + at, branch ? branch + at : branch, weight, bias, real, C, width,
+                              (unsigned*)NULL, stream);
         }
         fp8_produce<FP8_E4M3>(s, slot, p, Fp8LayernormSource{branch ? residual : inp, weight, bias, mean, rstd, N, C}, first, n, NULL, stream);
     }
