@@ -17,6 +17,7 @@
 
 static const ModelHeader tiny = {32, 61, 128, 2, 2, 32};      // maxT, V, Vp, L, NH, C: V odd, hs 16
 static const ModelHeader small = {64, 96, 128, 2, 4, 64};
+static const ModelHeader padded[] = {{16, 61, 128, 2, 4, 20}, {16, 61, 128, 2, 4, 100}, {16, 61, 128, 2, 1, 24}, {16, 61, 128, 2, 3, 33}};  // hs 5, 25, 24, 11: here 8, 32, 32, 16
 
 template <class floatX>
 struct Model {
@@ -80,8 +81,8 @@ static float model_gradients(Model<floatX>* t) {
     return loss;
 }
 // All elements of a tensor as doubles.
-template <class T> static std::vector<double> fetch(const T* device, size_t n) {
-    Values v = fetch_values(device, n);
+template <class floatX> static std::vector<double> fetch_param(GPT<floatX>* g, int p) {
+    Values v = fetch_parameter(g, p);
     return std::vector<double>(v.begin(), v.end());
 }
 template <class floatX> static std::vector<double> fetch_grad(GPT<floatX>* g, int p) {
@@ -164,7 +165,7 @@ static double oracle_loss(const OracleParams& p, const ModelHeader* m, const std
 }
 template <class floatX> static OracleParams oracle_params(GPT<floatX>* g) {
     OracleParams p(NUM_PARAMS);
-    for (int i = 0; i < NUM_PARAMS; i++) { p[i] = fetch(g->param[i], g->spec[i].size); }
+    for (int i = 0; i < NUM_PARAMS; i++) { p[i] = fetch_param(g, i); }
     return p;
 }
 
@@ -173,9 +174,9 @@ template <class floatX> static void scramble(GPT<floatX>* g, uint64_t seed) {
     TestRng rng = {seed};
     for (int p = 0; p < NUM_PARAMS; p++) {
         if (g->spec[p].init > 0) { continue; }
-        std::vector<float> v(g->spec[p].size);
+        Values v(real_size(&g->spec[p]));
         for (float& x : v) { x = (float)(-g->spec[p].init - 1.0) + 0.1f * (float)test_rng_normal(&rng); }
-        gpt_upload(g->param[p], v.data(), v.size());
+        put_parameter(g, p, v);
     }
 }
 
@@ -191,15 +192,14 @@ static void check_noise(const char* what, double noise, double largest) {
 // float32: loss near rounding; every tensor's gradient against central differences of the oracle. The bound is the program's own reduction noise,
 // measured by giving it the sequences of the batch in another order (the same mathematics, other sums), times 8, plus the differences' own error,
 // measured by two step sizes.
-static void test_gpt_float32_gradients_match_finite_differences(void) {
-    const int B = 4, T = 11;  // T odd: pitch of the score matrix, rows that are no multiple of 16
+static void check_finite_differences(const ModelHeader* c, int B, int T) {
     Model<float> *t = new Model<float>(), *u = new Model<float>();
-    model_init(t, &tiny, B, T, false, 1, 3);
+    model_init(t, c, B, T, false, 1, 3);
     scramble(&t->gpt, 5);
     OracleParams p = oracle_params(&t->gpt);
-    double oracle = oracle_loss(p, &tiny, t->inputs, t->targets, B, T);
+    double oracle = oracle_loss(p, c, t->inputs, t->targets, B, T);
     float loss = model_gradients(t);
-    model_init(u, &tiny, B, T, false, 1, 3);
+    model_init(u, c, B, T, false, 1, 3);
     scramble(&u->gpt, 5);
     for (int b = 0; b < B; b++) {
         for (int i = 0; i < T; i++) { u->inputs[b * T + i] = t->inputs[(B - 1 - b) * T + i]; u->targets[b * T + i] = t->targets[(B - 1 - b) * T + i]; }
@@ -221,9 +221,9 @@ static void test_gpt_float32_gradients_match_finite_differences(void) {
             for (int s = 0; s < 2; s++) {
                 double h = s ? 2e-4 : 1e-4;
                 p[q][i] = old + h;
-                double up = oracle_loss(p, &tiny, t->inputs, t->targets, B, T);
+                double up = oracle_loss(p, c, t->inputs, t->targets, B, T);
                 p[q][i] = old - h;
-                d[s] = (up - oracle_loss(p, &tiny, t->inputs, t->targets, B, T)) / (2 * h);
+                d[s] = (up - oracle_loss(p, c, t->inputs, t->targets, B, T)) / (2 * h);
             }
             p[q][i] = old;
             double bound = 8.0 * fmax(noise, 1.2e-7 * largest) + 2.0 * fabs(d[0] - d[1]) + 1e-10;
@@ -234,9 +234,16 @@ static void test_gpt_float32_gradients_match_finite_differences(void) {
         printf("    %-9s max|g| %.3e  worst error %.2e  bound %.2e\n", t->gpt.spec[q].name, largest, worst, worst_bound);
     }
     std::vector<double> dwte = fetch_grad(&t->gpt, P_wte);
-    for (size_t i = (size_t)tiny.vocab_size * tiny.channels; i < dwte.size(); i++) { CHECK(dwte[i] == 0, "padded row %zu of wte has a gradient", i / tiny.channels); }
+    for (size_t i = (size_t)c->vocab_size * c->channels; i < dwte.size(); i++) { CHECK(dwte[i] == 0, "padded row %zu of wte has a gradient", i / c->channels); }
     model_free(t);
     model_free(u);
+}
+static void test_gpt_float32_gradients_match_finite_differences(void) { check_finite_differences(&tiny, 4, 11); }  // T odd: pitch of the score matrix, rows that are no multiple of 16
+static void test_gpt_padded_gradients_match_finite_differences(void) {
+    for (const ModelHeader& c : padded) {
+        printf("    C %d, NH %d\n", c.channels, c.num_heads);
+        check_finite_differences(&c, 2, 5);
+    }
 }
 
 // The recipes that this device runs; none without FP8.
@@ -251,16 +258,14 @@ static std::vector<const Fp8Recipe*> runnable_recipes(void) {
 
 // bfloat16 and float8 against float32 from the same weights: cosine of every tensor's gradient. 0.95 is the gate that LLMQ uses for its FP8 recipe.
 template <class floatX>
-static void check_cosines(bool fp8, double gate, const Fp8Recipe* recipe = &fp8_recipes[0]) {
-    const int B = 4, T = 32;
+static void check_cosines(bool fp8, double gate, const Fp8Recipe* recipe = &fp8_recipes[0], const ModelHeader* c = &small, int T = 32) {
+    const int B = 4;
     Model<bf16>* low = new Model<bf16>();
     Model<float>* full = new Model<float>();
-    model_init(low, &small, B, T, fp8, 1, 7, recipe);
-    model_init(full, &small, B, T, false, 1, 7);
+    model_init(low, c, B, T, fp8, 1, 7, recipe);
+    model_init(full, c, B, T, false, 1, 7);
     for (int p = 0; p < NUM_PARAMS; p++) {  // the same weights: those that bf16 holds
-        std::vector<double> w = fetch(low->gpt.param[p], low->gpt.spec[p].size);
-        std::vector<float> f(w.begin(), w.end());
-        gpt_upload(full->gpt.param[p], f.data(), f.size());
+        put_parameter(&full->gpt, p, fetch_parameter(&low->gpt, p));
     }
     float a = model_gradients(low), b = model_gradients(full);
     printf("    loss %g, float32 %g\n", a, b);
@@ -272,10 +277,124 @@ static void check_cosines(bool fp8, double gate, const Fp8Recipe* recipe = &fp8_
     model_free(low);
     model_free(full);
 }
-static void test_gpt_bfloat16_gradients_point_as_float32(void) { check_cosines<bf16>(false, 0.999); }
+static void test_gpt_bfloat16_gradients_point_as_float32(void) {
+    check_cosines<bf16>(false, 0.999);
+    for (const ModelHeader& c : padded) { check_cosines<bf16>(false, 0.999, &fp8_recipes[0], &c, 16); }
+}
 static void test_gpt_float8_gradients_point_as_float32(void) {
     NEEDS_FP8();
     for (const Fp8Recipe* r : runnable_recipes()) { printf("    %s\n", r->name); check_cosines<bf16>(true, 0.95, r); }
+    for (const Fp8Recipe* r : runnable_recipes()) { check_cosines<bf16>(true, 0.95, r, &padded[1], 16); }
+}
+
+// ---------------------------------------------------------------------------- padding
+
+// The values of llm.c's generator, in the order of a model without padding, in their places. --init fast has as many, of the right size.
+static void test_gpt_padded_initial_values_are_those_of_the_model(void) {
+    for (const ModelHeader& c : padded) {
+        Model<float>* t = new Model<float>();
+        model_init(t, &c, 1, 16, false, 1, 42);
+        GPT<float>* g = &t->gpt;
+        const size_t C = c.channels, weights[] = {3 * C * C, C * C, 4 * C * C, 4 * C * C};
+        Mt19937 mt;
+        mt19937_init(&mt, 42);
+        std::vector<Values> due(NUM_PARAMS);
+        auto draw = [&](int p, size_t n, float std) {
+            const size_t at = due[p].size();
+            due[p].resize(at + n);
+            normal_fill(&due[p][at], n, 0.0f, std, &mt);
+        };
+        draw(P_wte, c.vocab_size * C, 0.02f);
+        due[P_wte].resize(c.padded_vocab_size * C);
+        draw(P_wpe, c.max_seq_len * C, 0.02f);
+        for (int l = 0; l < c.num_layers; l++) { for (int i = 0; i < NUM_LINEARS; i++) { draw(linear_weight[i], weights[i], i % 2 ? 0.02f * (1.0f / sqrtf(4.0f)) : 0.02f); } }
+        due[P_ln1w].assign(c.num_layers * C, 1.0f);
+        due[P_ln2w] = due[P_ln1w];
+        due[P_lnfw].assign(C, 1.0f);
+        for (int p = 0; p < NUM_PARAMS; p++) {
+            const Values v = fetch_parameter(g, p);
+            if (due[p].empty()) { due[p].assign(v.size(), 0.0f); }
+            CHECK(v == due[p], "C %d: %s has other values", c.channels, g->spec[p].name);
+        }
+        const uint64_t llmc = (c.padded_vocab_size + c.max_seq_len + 2) * C + c.num_layers * (12 * C * C + 13 * C);
+        CHECK(g->num_parameters == llmc && gpt_count_parameters(&c) == llmc, "%llu parameters, llm.c has %llu", (unsigned long long)g->num_parameters, (unsigned long long)llmc);
+        gpt_init_fast(g, 3);
+        cudaCheck(cudaStreamSynchronize(t->dev.stream));
+        for (int p = 0; p < NUM_PARAMS; p++) {
+            const Values v = fetch_parameter(g, p);
+            const double n = p == P_wte ? c.vocab_size * C : v.size(), init = g->spec[p].init, std = init < 0 ? -init - 1.0 : g->spec[p].residual ? 0.5 * init : init;
+            double square = 0;
+            for (float x : v) { square += (double)x * x / n; }
+            CHECK(fabs(sqrt(square) - std) <= 0.15 * std, "C %d: --init fast gives %s a size of %g, not %g", c.channels, g->spec[p].name, sqrt(square), std);
+        }
+        model_free(t);
+    }
+}
+
+// The padding of parameters, gradients, moments, masters and activations is exactly 0 after ten steps, with stochastic rounding and weight decay.
+template <class floatX>
+static void check_padding_stays_zero(const ModelHeader* c, bool fp8, const Fp8Recipe* recipe, MomentType moments, bool masters) {
+    const int B = 2, T = 16;
+    const size_t N = B * T, L = c->num_layers;
+    Model<floatX>* t = new Model<floatX>();
+    GPT<floatX>* g = &t->gpt;
+    options_default(&t->opt);
+    t->opt.weight_decay = 0.1f;
+    device_init(&t->dev, 0);
+    gpt_init(g, &t->dev, c, fp8, recipe, masters);
+    g->moment_type = moments;
+    gpt_alloc_training(g);
+    gpt_alloc_activations(g, B, T, 0);
+    gpt_init_llmc(g, 7);
+    gpt_masters_from_params(g);
+    gpt_quantize_weights(g);
+    std::vector<int> tokens;
+    make_tokens(&tokens, B * T + 1, c->vocab_size, 3);
+    float loss = 0, norm, first = 0;
+    for (int step = 0; step < 10; step++) {
+        gpt_micro_step(g, tokens.data(), tokens.data() + 1, B, T, 0, 1, N);
+        gpt_loss_and_norm(g, B * T, N, &loss, &norm);
+        first = step ? first : loss;
+        gpt_update(g, &t->opt, 3e-3f, norm, step);
+    }
+    cudaCheck(cudaStreamSynchronize(t->dev.stream));
+    CHECK(loss < first && isfinite(norm), "C %d: loss %g, after ten steps %g", c->channels, first, loss);
+    for (int p = 0; p < NUM_PARAMS; p++) {
+        const ParamSpec* s = &g->spec[p];
+        fetch_parameter(g, p);
+        fetch_gradient(g, p);
+        if (g->has_master) { without_padding("masters", s->shape, s->layers, fetch_values(g->master[p], s->size)); }
+        float* m = (float*)device_alloc(&t->dev, MEM_SCRATCH, "moments", 2 * s->part * sizeof(float));
+        for (int l = 0; l < s->layers; l++) {
+            moments_unpack(moments, m, m + s->part, &g->moments[p], l, 0, s->part, t->dev.stream);
+            cudaCheck(cudaStreamSynchronize(t->dev.stream));
+            const Values mean = without_padding("m", s->shape, 1, fetch_values(m, s->part)), v = without_padding("v", s->shape, 1, fetch_values(m + s->part, s->part));
+            CHECK(*std::max_element(v.begin(), v.end()) > 0 && *std::min_element(mean.begin(), mean.end()) < 0, "%s was not trained", s->name);
+        }
+        cudaCheck(cudaFree(m));
+    }
+    auto check = [&](const char* name, const floatX* x, size_t rows, PaddedAxis cols) {
+        const Values v = without_padding(name, {{1, (int)rows, (int)rows}, cols}, 1, fetch_values(x, rows * padded_axis_length(cols)));
+        CHECK(std::count(v.begin(), v.end(), 0.0f) < (int)v.size(), "%s is all 0", name);
+    };
+    const PaddedAxis channels = g->spec[P_qkvw].shape.cols, heads = g->spec[P_attprojw].shape.cols, hidden = g->spec[P_fcw].shape.rows, qkv = g->spec[P_qkvw].shape.rows;
+    Activations<floatX>* a = &g->acts;
+    check("residual", a->residual, (2 * L + 1) * N, channels);
+    check("y", a->y, L * N, heads);
+    check("h", a->h, L * N, hidden);
+    check("dx", a->dx, N, channels);
+    check("lnf", a->lnf, N, channels);
+    check("dresidual", a->dresidual, N, channels);
+    for (size_t l = 0; l < L; l++) { check("qkv", gpt_layer(g, (int)l, N).qkv, N, qkv); }
+    model_free(t);
+}
+static void test_gpt_padding_stays_zero(void) {
+    for (const ModelHeader& c : padded) {
+        check_padding_stays_zero<float>(&c, false, NULL, MOMENT_F32, false);
+        check_padding_stays_zero<bf16>(&c, false, NULL, MOMENT_F8, false);
+        check_padding_stays_zero<bf16>(&c, false, NULL, MOMENT_BF16, true);
+        for (const Fp8Recipe* r : runnable_recipes()) { if (c.channels < 100 || r == fp8_recipes) { check_padding_stays_zero<bf16>(&c, true, r, MOMENT_F32, false); } }  // 100: slow
+    }
 }
 
 // ---------------------------------------------------------------------------- initial values
@@ -307,11 +426,7 @@ static void test_gpt_initial_values_are_those_of_llmc(void) {
 
 // The weights of one model in another, as the first holds them.
 template <class A, class B> static void copy_weights(GPT<B>* to, GPT<A>* from) {
-    for (int p = 0; p < NUM_PARAMS; p++) {
-        std::vector<double> w = fetch(from->param[p], from->spec[p].size);
-        std::vector<float> f(w.begin(), w.end());
-        gpt_upload(to->param[p], f.data(), f.size());
-    }
+    for (int p = 0; p < NUM_PARAMS; p++) { put_parameter(to, p, fetch_parameter(from, p)); }
     gpt_quantize_weights(to);
 }
 
@@ -610,17 +725,17 @@ static void test_gpt_gelu_fusion_gives_the_same_gradients(void) {
 // A token through the key-value cache gives the logits of the whole context at once: in float32 up to rounding, else within twice the error that the
 // whole pass has against float32.
 template <class floatX>
-static void check_cache(bool fp8, int recompute = 1, bool packed = false) {
-    const int T = small.max_seq_len;
+static void check_cache(bool fp8, int recompute = 1, bool packed = false, const ModelHeader* c = &small) {
+    const int T = c->max_seq_len;
     Model<floatX>* t = new Model<floatX>();
     Model<float>* exact = new Model<float>();
-    model_init(t, &small, packed ? 2 : 1, T, fp8, recompute, 7, &fp8_recipes[0], packed);
-    model_init(exact, &small, 1, T, false, 1, 7);
+    model_init(t, c, packed ? 2 : 1, T, fp8, recompute, 7, &fp8_recipes[0], packed);
+    model_init(exact, c, 1, T, false, 1, 7);
     scramble(&t->gpt, 5);
     gpt_quantize_weights(&t->gpt);
     copy_weights(&exact->gpt, &t->gpt);
     std::vector<int> tokens;
-    make_tokens(&tokens, T, small.vocab_size, 3);
+    make_tokens(&tokens, T, c->vocab_size, 3);
     std::vector<std::vector<float>> one(T + 1), whole(T + 1), truth(T + 1);
     int cached = 0, none = 0;
     const int first = 5;
@@ -631,7 +746,7 @@ static void check_cache(bool fp8, int recompute = 1, bool packed = false) {
         gpt_next_logits(&t->gpt, tokens.data(), n, &none, &whole[n]);
         none = 0;
         gpt_next_logits(&exact->gpt, tokens.data(), n, &none, &truth[n]);
-        for (int v = 0; v < small.vocab_size; v++) {
+        for (int v = 0; v < c->vocab_size; v++) {
             error_one = fmax(error_one, fabs(one[n][v] - truth[n][v]));
             error_whole = fmax(error_whole, fabs(whole[n][v] - truth[n][v]));
             difference = fmax(difference, fabs(one[n][v] - whole[n][v]));
@@ -688,6 +803,11 @@ static void test_gpt_cache_equals_the_whole_pass(void) {
         check_cache<bf16>(true, 3);
         check_cache<bf16>(true, 1, true);
     }
+    for (const ModelHeader& c : padded) {
+        check_cache<float>(false, 1, false, &c);
+        check_cache<bf16>(false, 1, false, &c);
+        if (!device_lacks_fp8()) { check_cache<bf16>(true, 1, true, &c); }
+    }
 }
 
 // ---------------------------------------------------------------------------- the program
@@ -739,8 +859,8 @@ static void make_data(std::string* dir) {
     fclose(f);
 }
 static void remove_folder(const std::string& dir) { if (system(("rm -rf " + dir).c_str()) != 0) { exit(1); } }
-static std::string base(const std::string& dir) {
-    return "-i " + dir + "/train.bin -j " + dir + "/val.bin --layers 2 --channels 64 --heads 4 -b 2 -t 32 -d 128 -l 3e-3 -u 2 -v 4 -m 2 -s 0 ";
+static std::string base(const std::string& dir, int channels = 64) {
+    return "-i " + dir + "/train.bin -j " + dir + "/val.bin --layers 2 --channels " + std::to_string(channels) + " --heads 4 -b 2 -t 32 -d 128 -l 3e-3 -u 2 -v 4 -m 2 -s 0 ";
 }
 // The lines that hold numbers of training, without times.
 static std::string numbers_of(const std::string& out) {
@@ -757,10 +877,16 @@ static std::string numbers_of(const std::string& out) {
     return kept;
 }
 
-static void check_resume(const char* dtype, const char* more) {
+// What stands between the two lines of --- of the last sample.
+static std::string sample_of(const std::string& out) {
+    size_t end = out.rfind("\n---\n"), begin = end == std::string::npos ? end : out.rfind("---\n", end - 1);
+    CHECK(begin != std::string::npos, "no sample in\n%s", out.c_str());
+    return out.substr(begin + 4, end - begin - 4);
+}
+static void check_resume(const char* dtype, const char* more, int channels = 64) {
     std::string dir, whole, first, second;
     make_data(&dir);
-    std::string args = base(dir) + "--dtype " + dtype + " " + more + " -x 8 -n 4 ";
+    std::string args = base(dir, channels) + "--dtype " + dtype + " " + more + " -x 8 -n 4 ";
     CHECK(trainer(args + "-o " + dir + "/a", &whole) == 0, "%s", whole.c_str());
     // the same in two parts: the second process resumes at step 4 of a run that was stopped there
     CHECK(trainer(args + "-o " + dir + "/b", &first) == 0, "%s", first.c_str());
@@ -789,6 +915,27 @@ static void test_trainer_resume_equals_uninterrupted_float32(void) { check_resum
 static void test_trainer_resume_equals_uninterrupted_packed(void) { NEEDS_FP8(); check_resume("float8", "--fp8-activations --moment-dtype float8 --fp8-recipe delayed -s 3"); }
 static void test_trainer_resume_equals_uninterrupted_whole(void) { NEEDS_FP8(); check_resume("float8", "-r 3 -s 3"); }
 static void test_trainer_resume_equals_uninterrupted_masters(void) { NEEDS_FP8(); check_resume("float8", "-w 1 -r 2 -sl 5 -sg 5"); }
+
+// A model with padding, saved and resumed to the bit; its file has the size of llm.c's format, and the text it makes is that of the run that wrote it.
+static void test_trainer_padded_checkpoints(void) {
+    std::string dir, out, again;
+    make_data(&dir);
+    for (const char* dtype : {"float32", "bfloat16", "float8"}) {
+        if (!strcmp(dtype, "float8") && device_lacks_fp8()) { continue; }
+        const std::string w = !strcmp(dtype, "bfloat16") ? " -w 1 --moment-dtype float8" : !strcmp(dtype, "float32") ? " --background-save=0" : "";
+        check_resume(dtype, w.c_str(), 100);
+        const std::string folder = dir + "/" + dtype, file = folder + "/model_00000003.bin";
+        CHECK(trainer(base(dir, 20) + "--tokenizer " + dir + "/tokenizer.bin -x 3 -n 3 -s 3 -g 40 --dtype " + dtype + w + " -o " + folder, &out) == 0, "%s", out.c_str());
+        const uint64_t C = 20, T = 32, parameters = (256 + T + 2) * C + 2 * (12 * C * C + 13 * C), bytes = 1024 + parameters * (!strcmp(dtype, "float32") ? 4 : 2);
+        CHECK(test_read_file(file).size() == bytes, "%s: the model has %zu bytes, llm.c's format %llu", dtype, test_read_file(file).size(), (unsigned long long)bytes);
+        CHECK(trainer("--sample-only -t 32 -g 40 --tokenizer " + dir + "/tokenizer.bin --dtype " + dtype + " -e " + file, &again) == 0, "%s", again.c_str());
+        CHECK(sample_of(again) == sample_of(out), "%s: the file's model says '%s', not '%s'", dtype, sample_of(again).c_str(), sample_of(out).c_str());
+        CHECK(out.find("filled up with zeros to 32 with heads of 8") != std::string::npos && out.find("num_parameters: " + std::to_string(parameters)) != std::string::npos, "%s", out.c_str());
+    }
+    CHECK(trainer(base(dir, 20) + "--plan --dtype bfloat16", &out) == 0 && out.find("filled up with zeros to 32") != std::string::npos && out.find("C 20, B 2") != std::string::npos,
+          "%s", out.c_str());
+    remove_folder(dir);
+}
 
 static void test_trainer_repeats_bit_for_bit(void) {
     std::string dir, a, b;
@@ -931,6 +1078,8 @@ static void test_trainer_runs_with_odd_sizes(void) {
     make_data(&dir);
     for (const char* sizes : {"--layers 2 --channels 48 --heads 6 -b 1 -t 20 --dtype bfloat16", "--layers 3 --channels 48 --heads 6 -b 3 -t 11 --dtype float32",
                               "--layers 2 --channels 80 --heads 5 -b 1 -t 1 --dtype bfloat16 -r 2", "--layers 2 --channels 16 --heads 1 -b 3 -t 16 --dtype auto -r 0",
+                              "--layers 1 --channels 7 --heads 7 -b 1 -t 5 --dtype auto -r 2", "--layers 2 --channels 1 --heads 1 -b 2 -t 3 --dtype bfloat16 -ge 2",
+                              "--layers 1 --channels 72 --heads 9 -b 1 -t 16",
                               "--layers 3 --channels 48 --heads 6 -b 3 -t 11 --dtype float32 -r 3", "--layers 1 --channels 80 --heads 5 -b 1 -t 1 --dtype bfloat16 -r 3",
                               "--layers 3 --channels 144 --heads 6 -b 1 -t 20 --dtype auto -r 3", "--layers 3 --channels 144 --heads 6 -b 1 -t 20 --dtype auto --fp8-activations -r 0"}) {
         CHECK(trainer("-i " + dir + "/train.bin -j " + dir + "/val.bin -v 0 -m 1 -s 2 -g 50 -x 3 " + sizes, &out) == 0 && out.find("step    3/3") != std::string::npos, "%s:\n%s", sizes, out.c_str());
@@ -961,12 +1110,6 @@ static void test_trainer_guards_the_output_folder(void) {
     remove_folder(dir);
 }
 
-// What stands between the two lines of --- of the last sample.
-static std::string sample_of(const std::string& out) {
-    size_t end = out.rfind("\n---\n"), begin = end == std::string::npos ? end : out.rfind("---\n", end - 1);
-    CHECK(begin != std::string::npos, "no sample in\n%s", out.c_str());
-    return out.substr(begin + 4, end - begin - 4);
-}
 static void test_trainer_samples_from_a_prompt(void) {
     std::string dir, out, again, more;
     make_data(&dir);
@@ -1008,8 +1151,6 @@ static void test_trainer_refuses_bad_input_with_a_message(void) {
         {base(dir) + "-t 24 -x 1 -d 50", "not a multiple of --seq-len 24"},
         {base(dir) + "-d 1099511627776 -x 1", "micro-steps"},
         {base(dir) + "-e d12 -x 1", "--model d12"},
-        {"-i " + dir + "/train.bin -j " + dir + "/val.bin --layers 1 --channels 72 --heads 9 -b 1 -t 16 -x 1", "C must be a multiple of 16"},
-        {"-i " + dir + "/train.bin -j " + dir + "/val.bin --layers 1 --channels 48 --heads 12 -b 1 -t 16 -x 1", "head size"},
         {base(dir) + "-i " + dir + "/none.bin", "none.bin"},
         {base(dir) + "-i " + dir + "/tokenizer.bin", "tokenizer.bin"},
         {base(dir) + "--vocab-size 50", "vocab"},
@@ -1086,8 +1227,11 @@ int main(int argc, char** argv) {
     static const Test tests[] = {
         PARITY_TESTS PARITY_RECIPE_TESTS HEAD_TESTS PARITY_LLMC_TESTS
         {"gpt_float32_gradients_match_finite_differences", test_gpt_float32_gradients_match_finite_differences, QUICK},
+        {"gpt_padded_gradients_match_finite_differences", test_gpt_padded_gradients_match_finite_differences, QUICK},
         {"gpt_bfloat16_gradients_point_as_float32", test_gpt_bfloat16_gradients_point_as_float32, QUICK},
         {"gpt_float8_gradients_point_as_float32", test_gpt_float8_gradients_point_as_float32, QUICK},
+        {"gpt_padded_initial_values_are_those_of_the_model", test_gpt_padded_initial_values_are_those_of_the_model, QUICK},
+        {"gpt_padding_stays_zero", test_gpt_padding_stays_zero, QUICK},
         {"gpt_initial_values_are_those_of_llmc", test_gpt_initial_values_are_those_of_llmc, SLOW},
         {"gpt_fused_producers_give_equal_bits", test_gpt_fused_producers_give_equal_bits, SLOW},
         {"gpt_activations_in_float8_point_as_float32", test_gpt_activations_in_float8_point_as_float32, QUICK},
@@ -1106,6 +1250,7 @@ int main(int argc, char** argv) {
         {"trainer_resume_equals_uninterrupted_packed", test_trainer_resume_equals_uninterrupted_packed, QUICK},
         {"trainer_resume_equals_uninterrupted_whole", test_trainer_resume_equals_uninterrupted_whole, SLOW},
         {"trainer_resume_equals_uninterrupted_masters", test_trainer_resume_equals_uninterrupted_masters, SLOW},
+        {"trainer_padded_checkpoints", test_trainer_padded_checkpoints, SLOW},
         {"trainer_micro_steps_see_the_same_tokens", test_trainer_micro_steps_see_the_same_tokens, QUICK},
         {"gpt_memory_of_d48", test_gpt_memory_of_d48, QUICK},
         {"trainer_peak_memory_is_the_plan", test_trainer_peak_memory_is_the_plan, QUICK},

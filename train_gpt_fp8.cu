@@ -50,6 +50,8 @@
 #include "llmc/outlier_detector.h"
 // defines: ModelHeader, model_file_open, model_file_read, model_file_read_header, StateWriter, StateReader, state_write_section, state_read_section
 #include "llmc/formats.h"
+// defines: PaddedAxis, PaddedShape, padding_real, padding_expand, padding_compact
+#include "llmc/padding.h"
 // defines: StateSet, StateSetWriter, state_set_open, state_set_read, state_set_write_begin, state_set_write_end, state_set_write_commit
 #include "llmc/state_set.h"
 // defines: checkpoint_find_latest, checkpoint_find_before, checkpoint_verify, checkpoint_begin, checkpoint_done, checkpoint_prune
@@ -136,6 +138,13 @@ static bool gpt_sizes_given(const Options* o) { return o->layers && o->channels 
 // beyond T have no target, and causal attention keeps them from the others.
 static int gpt_padded_seq_len(int T, bool fp8) { return fp8 ? ROUND_UP(T, 16) : T; }
 
+// Channels of a head as they lie here: rows of whole 16 bytes for a head, and NH heads in multiples of 16, as FP8 products take them. What is beyond the model's
+// own is zero in every tensor and stays so (llmc/padding.h); layernorm, attention's scale and files know the model's own.
+static int gpt_padded_head_size(const ModelHeader* c) {
+    const int hs = ROUND_UP(c->channels / c->num_heads, 8);
+    return c->num_heads * hs % 16 ? hs + 8 : hs;
+}
+
 // The dimensions of a new model: descriptor and explicit sizes. tokenizer_vocab: 0 if there is no tokenizer.
 static ModelHeader gpt_config_from_options(const Options* o, int tokenizer_vocab) {
     ModelHeader c;
@@ -183,8 +192,6 @@ static void gpt_check_config(const ModelHeader* c, int B, int T, bool fp8) {
     const long long N = (long long)B * gpt_padded_seq_len(T, fp8);
     const struct { bool holds; const char *tensor, *rule, *hint; } rules[] = {
         {C % NH == 0, "qkv (N,3C)", "C must be a multiple of NH", "change --channels or --heads"},
-        {C % 16 == 0, "every activation (N,C)", "C must be a multiple of 16: rows are read 16 bytes at a time, FP8 rows too", "change --channels"},
-        {(C / NH) % 8 == 0, "qkv (N,3C)", "the head size C/NH must be a multiple of 8: each head's slice must be aligned to 16 bytes", "change --heads"},
         {c->padded_vocab_size % 16 == 0, "wte (Vp,C)", "Vp must be a multiple of 16", "pad the vocabulary of the model file"},
         {c->vocab_size <= 65536, "tokens", "token shards hold 16-bit tokens, so V is at most 65536", "choose a smaller vocabulary"},
         {gpt_padded_seq_len(T, fp8) <= c->max_seq_len, "wpe (maxT,C)", fp8 ? "T, rounded up to a multiple of 16 for float8, must not exceed the positions of the model" :
@@ -204,24 +211,24 @@ static void gpt_check_config(const ModelHeader* c, int B, int T, bool fp8) {
 // Every parameter tensor, in the order of the model file. per_layer: L such matrices follow each other. linear: index of the linear layer whose weight it
 // is (FP8 operand, gradient in the working type), or -1 (gradient in f32). init: std of the normal initial values; < 0: the constant -init - 1;
 // residual: std scaled by 1/sqrt(2L). decay: weight decay applies.
-//    name       rows          cols   per_layer  linear            init   residual decay
+//    name       rows       cols      per_layer  linear        init   residual decay
 #define PARAM_TABLE(X) \
-    X(wte,      c->padded_vocab_size, C, 0, -1,             0.02,  0, 1, "token embedding, tied with the head") \
-    X(wpe,      c->max_seq_len,       C, 0, -1,             0.02,  0, 1, "position embedding") \
-    X(ln1w,     1,                    C, 1, -1,             -2,    0, 0, "first layernorm, weight") \
-    X(ln1b,     1,                    C, 1, -1,             -1,    0, 0, "first layernorm, bias") \
-    X(qkvw,     3 * C,                C, 1, LINEAR_QKV,     0.02,  0, 1, "attention input projection") \
-    X(qkvb,     1,                3 * C, 1, -1,             -1,    0, 0, "") \
-    X(attprojw, C,                    C, 1, LINEAR_ATTPROJ, 0.02,  1, 1, "attention output projection") \
-    X(attprojb, 1,                    C, 1, -1,             -1,    0, 0, "") \
-    X(ln2w,     1,                    C, 1, -1,             -2,    0, 0, "second layernorm, weight") \
-    X(ln2b,     1,                    C, 1, -1,             -1,    0, 0, "second layernorm, bias") \
-    X(fcw,      4 * C,                C, 1, LINEAR_FC,      0.02,  0, 1, "MLP input projection") \
-    X(fcb,      1,                4 * C, 1, -1,             -1,    0, 0, "") \
-    X(fcprojw,  C,                4 * C, 1, LINEAR_FCPROJ,  0.02,  1, 1, "MLP output projection") \
-    X(fcprojb,  1,                    C, 1, -1,             -1,    0, 0, "") \
-    X(lnfw,     1,                    C, 0, -1,             -2,    0, 0, "final layernorm, weight") \
-    X(lnfb,     1,                    C, 0, -1,             -1,    0, 0, "final layernorm, bias")
+    X(wte,      vocab,     channels, 0, -1,             0.02,  0, 1, "token embedding, tied with the head") \
+    X(wpe,      positions, channels, 0, -1,             0.02,  0, 1, "position embedding") \
+    X(ln1w,     one,       channels, 1, -1,             -2,    0, 0, "first layernorm, weight") \
+    X(ln1b,     one,       channels, 1, -1,             -1,    0, 0, "first layernorm, bias") \
+    X(qkvw,     qkv,       channels, 1, LINEAR_QKV,     0.02,  0, 1, "attention input projection") \
+    X(qkvb,     one,       qkv,      1, -1,             -1,    0, 0, "") \
+    X(attprojw, channels,  heads,    1, LINEAR_ATTPROJ, 0.02,  1, 1, "attention output projection") \
+    X(attprojb, one,       channels, 1, -1,             -1,    0, 0, "") \
+    X(ln2w,     one,       channels, 1, -1,             -2,    0, 0, "second layernorm, weight") \
+    X(ln2b,     one,       channels, 1, -1,             -1,    0, 0, "second layernorm, bias") \
+    X(fcw,      hidden,    channels, 1, LINEAR_FC,      0.02,  0, 1, "MLP input projection") \
+    X(fcb,      one,       hidden,   1, -1,             -1,    0, 0, "") \
+    X(fcprojw,  channels,  hidden,   1, LINEAR_FCPROJ,  0.02,  1, 1, "MLP output projection") \
+    X(fcprojb,  one,       channels, 1, -1,             -1,    0, 0, "") \
+    X(lnfw,     one,       channels, 0, -1,             -2,    0, 0, "final layernorm, weight") \
+    X(lnfb,     one,       channels, 0, -1,             -1,    0, 0, "final layernorm, bias")
 
 #define PARAM_ENUM(name, rows, cols, per_layer, linear, init, residual, decay, doc) P_##name,
 typedef enum { PARAM_TABLE(PARAM_ENUM) NUM_PARAMS } ParamId;
@@ -229,12 +236,13 @@ typedef enum { PARAM_TABLE(PARAM_ENUM) NUM_PARAMS } ParamId;
 
 typedef struct {
     const char* name;
-    int rows, cols, layers;   // layers: 1 for what is not per layer
+    PaddedShape shape;        // of one layer: of channels, 4C, heads (NH of C/NH) and qkv (3 NH of C/NH), here and in files
+    int rows, cols, layers;   // as they lie here; layers: 1 for what is not per layer
     int linear;
     double init;
     bool residual, decay;
     size_t part, size;        // elements of one layer, of all
-    size_t offset;            // elements before this tensor in the model file
+    size_t real_part, offset; // elements of one layer, and before this tensor, in files
     // among P ranks, set by gpt_shard_specs; with one rank a layer is one shard, without padding
     size_t shard, stride;     // elements of a shard of one layer; from layer to layer of the parameter and its gradient: whole shards
     bool sharded;             // ZeRO-1: a rank reduces, updates and keeps the optimizer's state of its shard only
@@ -242,22 +250,31 @@ typedef struct {
     size_t state_stride;      // from layer to layer of that state
 } ParamSpec;
 
-// Fills spec[NUM_PARAMS]; returns the number of parameters.
+// Fills spec[NUM_PARAMS]; returns the number of parameters of the model, which is that of files.
 static uint64_t gpt_param_specs(ParamSpec* spec, const ModelHeader* c) {
-    const int C = c->channels;
+    const int C = c->channels, NH = c->num_heads, hs = C / NH, padded = gpt_padded_head_size(c), Cp = NH * padded;
+    const PaddedAxis one = {1, 1, 1}, vocab = {1, c->padded_vocab_size, c->padded_vocab_size}, positions = {1, c->max_seq_len, c->max_seq_len};
+    const PaddedAxis channels = {1, C, Cp}, hidden = {1, 4 * C, 4 * Cp}, heads = {NH, hs, padded}, qkv = {3 * NH, hs, padded};
     int i = 0;
     uint64_t total = 0;
 #define PARAM_SPEC(name, rows, cols, per_layer, linear, init, residual, decay, doc) \
-    spec[i++] = {#name, rows, cols, per_layer ? c->num_layers : 1, linear, init, residual, decay, 0, 0, 0, 0, 0, false, 0, 0, 0};
+    spec[i++] = {#name, {rows, cols}, padded_axis_length(rows), padded_axis_length(cols), per_layer ? c->num_layers : 1, linear, init, residual, decay, 0, 0, 0, 0, 0, 0, false, 0, 0, 0};
     PARAM_TABLE(PARAM_SPEC)
 #undef PARAM_SPEC
     for (i = 0; i < NUM_PARAMS; i++) {
         spec[i].part = (size_t)spec[i].rows * spec[i].cols;
         spec[i].size = spec[i].part * spec[i].layers;
+        spec[i].real_part = padding_real(&spec[i].shape, spec[i].part);
         spec[i].offset = total;
-        total += spec[i].size;
+        total += spec[i].real_part * spec[i].layers;
     }
     return total;
+}
+// The elements at .. at + n of layer l in files: *first of the model, returns how many.
+static size_t param_in_files(const ParamSpec* s, int l, size_t at, size_t n, uint64_t* first) {
+    const size_t before = padding_real(&s->shape, at);
+    *first = s->offset + l * s->real_part + before;
+    return padding_real(&s->shape, at + n) - before;
 }
 static uint64_t gpt_count_parameters(const ModelHeader* c) {
     ParamSpec spec[NUM_PARAMS];
@@ -355,9 +372,9 @@ struct GPT {
     Device* dev;
     Comm* comm;                        // the ranks that train together
     Comm alone;                        // one rank, for who has no other
-    ModelHeader config;
+    ModelHeader model, config;         // as in files; with the channels that rows have here (gpt_padded_head_size)
     ParamSpec spec[NUM_PARAMS];
-    uint64_t num_parameters;
+    uint64_t num_parameters;           // of the model, as in files
     bool fp8, fp8_keep_t;              // keep_t: operands have a transposed copy (all but 10.x with one scale a tensor)
     bool fp8_head;                     // the head has FP8 operands as well (unless it was moved to BF16)
     bool fp8_wgrad_bf16;               // gradients of weights are multiplied from BF16
@@ -518,7 +535,8 @@ static void gpt_init(GPT<floatX>* g, Device* dev, Comm* comm, const ModelHeader*
     memset((void*)g, 0, sizeof(*g));
     g->dev = dev;
     g->comm = comm;
-    g->config = *config;
+    g->model = g->config = *config;
+    g->config.channels = config->num_heads * gpt_padded_head_size(config);
     g->num_parameters = gpt_param_specs(g->spec, config);
     gpt_shard_specs(g->spec, comm->rank, comm->size, zero_stage);
     g->fp8 = fp8;
@@ -671,31 +689,40 @@ static void gpt_init_llmc(GPT<floatX>* g, uint32_t seed) {
     mt19937_init(&mt, seed);
     const float residual_scale = 1.0f / sqrtf(2.0f * g->config.num_layers);
     std::vector<float> values;
-    auto fill = [&](int p, int layer, size_t used) {  // used: elements with random values; the rest (padding) is 0
+    auto fill = [&](int p, int layer, size_t used) {  // used: elements of the model with random values; the rest (padding of the vocabulary) is 0
         const ParamSpec* s = &g->spec[p];
         values.assign(s->part, s->init < 0 ? (float)(-s->init - 1.0) : 0.0f);
         if (s->init > 0) { normal_fill(values.data(), used, 0.0f, (float)s->init * (s->residual ? residual_scale : 1.0f), &mt); }
+        padding_expand(&s->shape, 0, s->part, values.data(), sizeof(float));
         gpt_upload(gpt_param(g, (ParamId)p, layer), values.data(), s->part);
     };
     for (int p = 0; p < NUM_PARAMS; p++) {
         if (g->spec[p].init < 0) { for (int l = 0; l < g->spec[p].layers; l++) { fill(p, l, 0); } }
     }
-    fill(P_wte, 0, (size_t)g->config.vocab_size * g->config.channels);
-    fill(P_wpe, 0, g->spec[P_wpe].part);
+    fill(P_wte, 0, (size_t)g->model.vocab_size * g->model.channels);
+    fill(P_wpe, 0, g->spec[P_wpe].real_part);
     for (int l = 0; l < g->config.num_layers; l++) {
-        for (int i = 0; i < NUM_LINEARS; i++) { fill(linear_weight[i], l, g->spec[linear_weight[i]].part); }
+        for (int i = 0; i < NUM_LINEARS; i++) { fill(linear_weight[i], l, g->spec[linear_weight[i]].real_part); }
     }
 }
 
 // The same distribution from a hash on the device: for benchmarks, where llm.c's generator would take longer than the measurement.
 template <class floatX>
 static void gpt_init_fast(GPT<floatX>* g, uint64_t seed) {
+    std::vector<floatX> values;
     for (int p = 0; p < NUM_PARAMS; p++) {
         const ParamSpec* s = &g->spec[p];
         float std = s->init > 0 ? (float)s->init * (s->residual ? 1.0f / sqrtf(2.0f * g->config.num_layers) : 1.0f) : 0.0f;
-        size_t used = p == P_wte ? (size_t)g->config.vocab_size * s->cols : s->size;
+        size_t used = p == P_wte ? (size_t)g->model.vocab_size * g->model.channels : s->real_part * s->layers;
         for (int l = 0; l < s->layers; l++) {  // noise by element of the tensor: layer after layer
-            init_fast(gpt_param(g, (ParamId)p, l), s->init < 0 ? (float)(-s->init - 1.0) : 0.0f, std, s->part, used - l * s->part, noise_key(seed, 0, l, NOISE_INIT, p), g->dev->stream);
+            floatX* x = gpt_param(g, (ParamId)p, l);
+            init_fast(x, s->init < 0 ? (float)(-s->init - 1.0) : 0.0f, std, ROUND_UP(s->real_part, (size_t)8), used - l * s->real_part, noise_key(seed, 0, l, NOISE_INIT, p), g->dev->stream);
+            if (padded_shape_is_plain(&s->shape)) { continue; }
+            values.resize(s->part);  // the elements lie one after the other: apart with them
+            cudaCheck(cudaStreamSynchronize(g->dev->stream));
+            cudaCheck(cudaMemcpy(values.data(), x, s->real_part * sizeof(floatX), cudaMemcpyDeviceToHost));
+            padding_expand(&s->shape, 0, s->part, values.data(), sizeof(floatX));
+            cudaCheck(cudaMemcpy(x, values.data(), s->part * sizeof(floatX), cudaMemcpyHostToDevice));
         }
     }
 }
@@ -730,12 +757,15 @@ static void gpt_load_model(GPT<floatX>* g, ModelFile* file) {
     std::vector<float> wide(COPY_CHUNK);
     std::vector<bf16> narrow(COPY_CHUNK);
     gpt_for_pieces(g->spec, [&](int p, int l, size_t at, size_t n) {
+        uint64_t first;
+        const size_t real = param_in_files(&g->spec[p], l, at, n, &first);
         if (file->dtype == FILE_BF16) {
-            fileCheck(model_file_read(file, narrow.data(), n, &error), &error);
-            for (size_t i = 0; i < n; i++) { wide[i] = to_float(narrow[i]); }
+            fileCheck(model_file_read(file, narrow.data(), real, &error), &error);
+            for (size_t i = 0; i < real; i++) { wide[i] = to_float(narrow[i]); }
         } else {
-            fileCheck(model_file_read(file, wide.data(), n, &error), &error);
+            fileCheck(model_file_read(file, wide.data(), real, &error), &error);
         }
+        padding_expand(&g->spec[p].shape, at, n, wide.data(), sizeof(float));
         gpt_upload(gpt_param(g, (ParamId)p, l) + at, wide.data(), n);
         if (g->has_master) { gpt_put_master(&g->spec[p], g->master[p], l, at, wide.data(), n); }
     });
@@ -900,18 +930,18 @@ static unsigned* gpt_weight_amax(GPT<floatX>* g, int i) {
 template <class floatX>
 static Operand gpt_layernorm_x(GPT<floatX>* g, Fp8Role role, int l, int i, floatX* ln, float* mean, float* rstd, floatX* residual, floatX* inp, floatX* branch, uint8_t* saved,
                                uint8_t* saved_scales, int N, int M, bool again) {
-    const int C = g->config.channels;
+    const int C = g->config.channels, width = g->model.channels;
     floatX *w = gpt_param(g, i == LINEAR_QKV ? P_ln1w : P_ln2w, l), *b = gpt_param(g, i == LINEAR_QKV ? P_ln1b : P_ln2b, l);
     uint8_t* kept = g->recompute < 2 ? saved : NULL;
     if constexpr (sizeof(floatX) == 2) {
         if (!again && gpt_fuses(g, role, l, i)) {
             const int slot = fp8_slot(&g->scaling, role, l, i);
             const Fp8Operand q = gpt_fp8_x(g, role, slot, kept, saved_scales, false);
-            fp8_layernorm_forward(&g->scaling, slot, q, mean, rstd, residual, inp, branch, w, b, N, M, C, g->dev->stream);
+            fp8_layernorm_forward(&g->scaling, slot, q, mean, rstd, residual, inp, branch, w, b, N, M, C, width, g->dev->stream);
             return gpt_fp8_operand(g, slot, q, M, C);
         }
     }
-    layernorm_forward(ln, mean, rstd, residual, inp, branch, w, b, N, C, again ? (unsigned*)NULL : gpt_amax(g, role, l, i), g->dev->stream);
+    layernorm_forward(ln, mean, rstd, residual, inp, branch, w, b, N, C, width, again ? (unsigned*)NULL : gpt_amax(g, role, l, i), g->dev->stream);
     return gpt_operand_x(g, role, l, i, ln, kept, saved_scales, M, C, again);
 }
 // The same in backward: the residual's sum and its statistics are there.
@@ -923,7 +953,7 @@ static Operand gpt_saved_layernorm_x(GPT<floatX>* g, int l, int i, floatX* ln, f
         if constexpr (sizeof(floatX) == 2) {
             if (fuses) { fp8_layernorm_again(&g->scaling, slot, q, mean, rstd, residual, w, b, N, C, g->dev->stream); return; }
         }
-        layernorm_forward(ln, mean, rstd, residual, residual, (floatX*)NULL, w, b, N, C, (unsigned*)NULL, g->dev->stream);
+        layernorm_forward(ln, mean, rstd, residual, residual, (floatX*)NULL, w, b, N, C, g->model.channels, (unsigned*)NULL, g->dev->stream);
     });
 }
 // x of fcproj: gelu(h), h (M,4C); N of its rows are real.
@@ -973,18 +1003,19 @@ static Operand gpt_gelu_dy(GPT<floatX>* g, int l, floatX* dgelu, floatX* h, int 
 template <class floatX>
 static Operand gpt_layernorm_dy(GPT<floatX>* g, int l, int i, ParamId pw, ParamId pb, int lw, floatX* x, float* mean, float* rstd, int N, bool accumulate) {
     Activations<floatX>* a = &g->acts;
-    const int C = g->config.channels;
+    const int C = g->config.channels, width = g->model.channels;
     float *dw = gpt_grad_f32(g, pw, lw), *db = gpt_grad_f32(g, pb, lw);
     if constexpr (sizeof(floatX) == 2) {
         if (l >= 0 && gpt_fuses(g, FP8_ROLE_DY, l, i)) {
             const int slot = fp8_slot(&g->scaling, FP8_ROLE_DY, l, i);
             const Fp8Operand q = gpt_fp8_dy(g, slot);
-            fp8_layernorm_backward(&g->scaling, slot, q, gpt_grad_f32(g, linear_bias[i], l), a->dresidual, dw, db, a->partial, a->ln_means, a->dx, x, gpt_param(g, pw, lw), mean, rstd, N, C,
+            fp8_layernorm_backward(&g->scaling, slot, q, gpt_grad_f32(g, linear_bias[i], l), a->dresidual, dw, db, a->partial, a->ln_means, a->dx, x, gpt_param(g, pw, lw), mean, rstd, N, C, width,
                                    accumulate, g->dev->stream);
             return gpt_fp8_operand(g, slot, q, N, C);
         }
     }
-    layernorm_backward(a->dresidual, dw, db, a->partial, a->dx, x, gpt_param(g, pw, lw), mean, rstd, N, C, accumulate, l >= 0 ? gpt_amax(g, FP8_ROLE_DY, l, i) : (unsigned*)NULL, g->dev->stream);
+    layernorm_backward(a->dresidual, dw, db, a->partial, a->dx, x, gpt_param(g, pw, lw), mean, rstd, N, C, width, accumulate,
+                       l >= 0 ? gpt_amax(g, FP8_ROLE_DY, l, i) : (unsigned*)NULL, g->dev->stream);
     return l >= 0 ? gpt_operand_dy(g, l, i, a->dresidual, N) : operand_plain(a->dresidual, N, C);
 }
 // What of a layer is kept for backward in one byte an element: h, or qkv and y; into it after use, and back before. Backward reads what comes back.
@@ -1025,6 +1056,7 @@ static void gpt_record_amax(GPT<floatX>* g, Fp8Role role, int l, int i, floatX* 
     fp8_count_traffic(&g->scaling, fp8_slot(&g->scaling, role, l, i), n, 1);
     amax_reduce(amax, x, n, g->dev->stream);
 }
+template <class floatX> static float gpt_attention_scale(const GPT<floatX>* g) { return attention_scale(g->model.channels / g->model.num_heads); }
 // qkv's output gradient: the gradient of attention's input, from dy, that of its output; left in dqkv, if anyone reads it there.
 template <class floatX>
 static Operand gpt_attention_dy(GPT<floatX>* g, int l, floatX* dqkv, floatX* dy, const LayerBuffers<floatX>& b, int B, int T) {
@@ -1035,11 +1067,11 @@ static Operand gpt_attention_dy(GPT<floatX>* g, int l, floatX* dqkv, floatX* dy,
         const int slot = g->fp8 ? fp8_slot(&g->scaling, FP8_ROLE_DY, l, LINEAR_QKV) : 0;
         if (gpt_fuses(g, FP8_ROLE_DY, l, LINEAR_QKV) && !gpt_plain_wgrad(g, l, LINEAR_QKV) && fp8_attention_fuses(dev, &g->scaling, slot, B, T, C, NH)) {
             const Fp8Operand q = gpt_fp8_dy(g, slot);
-            fp8_attention_backward(dev, &g->scaling, slot, q, gpt_grad_f32(g, P_qkvb, l), a->partial, dy, b.qkv, b.y, b.lse, a->logits, B, T, C, NH);
+            fp8_attention_backward(dev, &g->scaling, slot, q, gpt_grad_f32(g, P_qkvb, l), a->partial, dy, b.qkv, b.y, b.lse, a->logits, B, T, C, NH, gpt_attention_scale(g));
             return gpt_fp8_operand(g, slot, q, N, 3 * C);
         }
     }
-    attention_backward(dev, dqkv, dy, b.qkv, b.y, b.lse, a->logits, B, T, C, NH);
+    attention_backward(dev, dqkv, dy, b.qkv, b.y, b.lse, a->logits, B, T, C, NH, gpt_attention_scale(g));
     gpt_record_amax(g, FP8_ROLE_DY, l, LINEAR_QKV, dqkv, (size_t)N * 3 * C);
     return gpt_operand_dy(g, l, LINEAR_QKV, dqkv, N);
 }
@@ -1053,15 +1085,15 @@ static Operand gpt_attention_x(GPT<floatX>* g, Fp8Role role, int l, const LayerB
         const int slot = g->fp8 ? fp8_slot(&g->scaling, role, l, LINEAR_ATTPROJ) : 0;
         if (!past && !again && gpt_fuses(g, role, l, LINEAR_ATTPROJ) && fp8_attention_fuses(dev, &g->scaling, slot, B, T, C, NH)) {
             const Fp8Operand q = gpt_fp8_x(g, role, slot, kept, b.y_s, false);
-            fp8_attention_forward(dev, &g->scaling, slot, q, b.y, b.lse, b.qkv, B, T, C, NH);
+            fp8_attention_forward(dev, &g->scaling, slot, q, b.y, b.lse, b.qkv, B, T, C, NH, gpt_attention_scale(g));
             return gpt_fp8_operand(g, slot, q, M, C);
         }
     }
     if (past) {
         cudaCheck(cudaMemcpyAsync(b.qkv + 3 * C * (size_t)past, g->acts.dwide, 3 * C * sizeof(floatX), cudaMemcpyDeviceToDevice, dev->stream));
-        attention_decode(b.y, b.qkv, past, C, NH, dev->stream);
+        attention_decode(b.y, b.qkv, past, C, NH, gpt_attention_scale(g), dev->stream);
     } else {
-        attention_forward(dev, b.y, b.lse, b.qkv, g->acts.logits, B, T, C, NH);
+        attention_forward(dev, b.y, b.lse, b.qkv, g->acts.logits, B, T, C, NH, gpt_attention_scale(g));
     }
     if (!again) { gpt_record_amax(g, role, l, LINEAR_ATTPROJ, b.y, (size_t)B * T * C); }
     return gpt_operand_x(g, role, l, LINEAR_ATTPROJ, b.y, kept, b.y_s, M, C, again);
@@ -1192,7 +1224,8 @@ static void gpt_forward_trunk(GPT<floatX>* g, int B, int T, int past, Fp8Role ro
         res2 = b.res2;
     }
     const size_t at = gpt_last_statistics(g, M);
-    layernorm_forward(a->lnf, a->ln_mean + at, a->ln_rstd + at, gpt_last_residual(g, M), res2, a->dx, g->param[P_lnfw], g->param[P_lnfb], N, C, (unsigned*)NULL, dev->stream);
+    layernorm_forward(a->lnf, a->ln_mean + at, a->ln_rstd + at, gpt_last_residual(g, M), res2, a->dx, g->param[P_lnfw], g->param[P_lnfb], N, C, g->model.channels,
+                      (unsigned*)NULL, dev->stream);
 }
 
 // The head by chunks of rows: logits, loss and, if dloss > 0, their gradients at once, so that logits never exist for more rows than a chunk.
@@ -1365,7 +1398,7 @@ static void gpt_backward(GPT<floatX>* g, int B, int T, int groups, bool last) {
         // attention
         linear_dgrad(dev, dx, X, dy, gpt_operand_w(g, l, LINEAR_ATTPROJ), fast_d);
         linear_wgrad(dev, gpt_grad_weight(g, P_attprojw, l), X, gpt_wgrad_dy(g, l, LINEAR_ATTPROJ, dy, dres), gpt_saved_y(g, l, b, N), fast_w);
-        if (g->fp8_activations) { attention_forward(dev, b.y, b.lse, b.qkv, a->logits, B, T, C, NH); }  // probabilities and y that belong to qkv as it came back
+        if (g->fp8_activations) { attention_forward(dev, b.y, b.lse, b.qkv, a->logits, B, T, C, NH, gpt_attention_scale(g)); }  // probabilities and y that belong to qkv as it came back
         dy = gpt_attention_dy(g, l, dwide, dx, b, B, T);
         linear_dgrad(dev, dx, X, dy, gpt_operand_w(g, l, LINEAR_QKV), fast_d);
         linear_wgrad(dev, gpt_grad_weight(g, P_qkvw, l), X, gpt_wgrad_dy(g, l, LINEAR_QKV, dy, dwide),
@@ -1919,7 +1952,7 @@ static bool snapshot_write_array(Snapshot<floatX>* s, StateSetWriter* w, int arr
             const size_t part = n - at < COPY_CHUNK ? n - at : COPY_CHUNK;
             gpt_copy_written(s->direct, array, p, l, first + at, part, buffer.data());
             cudaCheck(cudaStreamSynchronize(s->direct->dev->stream));
-            ok = state_set_append(w, buffer.data(), part, error);
+            ok = state_set_append(w, buffer.data(), padding_compact(&s->direct->spec[p].shape, first + at, part, buffer.data(), bytes), error);
         }
     });
     return ok && state_set_array_end(w, error);
@@ -2002,9 +2035,9 @@ static bool run_finish_checkpoint(Run* run, Snapshot<floatX>* s) {
 // Elements that this rank writes into a checkpoint, and their bytes.
 template <class floatX>
 static uint64_t run_checkpoint_bytes(GPT<floatX>* g, uint64_t* elements) {
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, at;
     *elements = 0;
-    gpt_for_written(g, [&](int, int, size_t, size_t n) { *elements += n; });
+    gpt_for_written(g, [&](int p, int l, size_t first, size_t n) { *elements += param_in_files(&g->spec[p], l, first, n, &at); });
     for (int i = 0; i < NUM_WRITTEN; i++) { bytes += *elements * gpt_written_bytes(g, i); }
     return bytes;
 }
@@ -2059,19 +2092,25 @@ static void run_begin_checkpoint(Run* run, GPT<floatX>* g, Snapshot<floatX>* s) 
     s->opt = run->opt;
     s->ranks = run->ranks;
     s->control = run->control;
-    s->config = g->config;
+    s->config = g->model;
     s->num_parameters = g->num_parameters;
     s->step = run->step;
     s->writing = (uint64_t)time(NULL) << 20 ^ (uint64_t)getpid() << 40 ^ (uint64_t)run->step;
     if (run->control) { control_broadcast(run->control, "checkpoint", &s->writing, sizeof(s->writing), 0); }
     s->options = options_to_text(&run->opt);
     s->pieces.clear();
-    gpt_for_written(g, [&](int p, int l, size_t first, size_t n) { state_pieces_add(&s->pieces, g->spec[p].offset + l * g->spec[p].part + first, n); });
+    size_t places = 0;
+    gpt_for_written(g, [&](int p, int l, size_t first, size_t n) {
+        uint64_t at;
+        const size_t real = param_in_files(&g->spec[p], l, first, n, &at);
+        state_pieces_add(&s->pieces, at, real);
+        places += n;
+    });
     run_checkpoint_bytes(g, &s->elements);
     s->has_master = g->has_master;
     for (int i = 0; i < NUM_WRITTEN && !s->direct; i++) {
         const size_t bytes = gpt_written_bytes(g, i);
-        s->copy[i].resize(s->elements * bytes);
+        s->copy[i].resize(places * bytes);
         size_t done = 0;
         gpt_for_written(g, [&](int p, int l, size_t first, size_t n) {
             if (bytes) { gpt_copy_written(g, i, p, l, first, n, s->copy[i].data() + done); }
@@ -2079,6 +2118,16 @@ static void run_begin_checkpoint(Run* run, GPT<floatX>* g, Snapshot<floatX>* s) 
         });
     }
     cudaCheck(cudaStreamSynchronize(g->dev->stream));
+    for (int i = 0; i < NUM_WRITTEN && !s->direct && places > s->elements; i++) {  // without padding
+        const size_t bytes = gpt_written_bytes(g, i);
+        char *from = s->copy[i].data(), *to = from;
+        gpt_for_written(g, [&](int p, int, size_t first, size_t n) {
+            const size_t kept = padding_compact(&g->spec[p].shape, first, n, from, bytes) * bytes;
+            memmove(to, from, kept);
+            from += n * bytes;
+            to += kept;
+        });
+    }
     s->record = {run->position, (uint64_t)run->opt.seq_len, dataloader_digest(&run->train), g->num_parameters, (uint64_t)run->nonfinite_in_a_row};
     s->outliers[0] = run->loss_outliers;
     s->outliers[1] = run->norm_outliers;
@@ -2163,13 +2212,18 @@ static void run_load_llmc_state(Run* run, GPT<floatX>* g) {
     FileError error;
     LlmcState s;
     LlmcTensor tensors[NUM_PARAMS];
-    for (int p = 0; p < NUM_PARAMS; p++) { tensors[p] = {(uint64_t)g->spec[p].layers, g->spec[p].part}; }
+    for (int p = 0; p < NUM_PARAMS; p++) { tensors[p] = {(uint64_t)g->spec[p].layers, g->spec[p].real_part}; }
     fileCheck(llmc_state_open(&s, o->output_dir, run->resumed_step, tensors, NUM_PARAMS, &error), &error);
     std::vector<float> buffer(COPY_CHUNK);
+    auto next = [&](int p, int l, size_t at, size_t n) {
+        uint64_t first;
+        fileCheck(llmc_state_next(&s, buffer.data(), param_in_files(&g->spec[p], l, at, n, &first), &error), &error);
+        padding_expand(&g->spec[p].shape, at, n, buffer.data(), sizeof(float));
+    };
     auto read = [&](LlmcStateArray array, int to) {
         llmc_state_begin(&s, array);
         gpt_for_pieces(g->spec, [&](int p, int l, size_t at, size_t n) {
-            fileCheck(llmc_state_next(&s, buffer.data(), n, &error), &error);
+            next(p, l, at, n);
             size_t begin = 0, i = 0, held = gpt_held(&g->spec[p], at, n, &begin, &i);
             if (held) { gpt_put_written(g, to, p, l, i, buffer.data() + begin, held); }
         });
@@ -2180,7 +2234,7 @@ static void run_load_llmc_state(Run* run, GPT<floatX>* g) {
     else if (s.has_master && sizeof(floatX) == 4) {
         llmc_state_begin(&s, LLMC_STATE_MASTER);
         gpt_for_pieces(g->spec, [&](int p, int l, size_t at, size_t n) {
-            fileCheck(llmc_state_next(&s, buffer.data(), n, &error), &error);
+            next(p, l, at, n);
             gpt_upload(gpt_param(g, (ParamId)p, l) + at, buffer.data(), n);
         });
     } else if (s.has_master) { printf("resume: the float32 masters of llm.c's checkpoint are not used (--master-dtype bfloat16)\n"); }
@@ -2203,18 +2257,24 @@ static void run_load_llmc_state(Run* run, GPT<floatX>* g) {
     llmc_state_close(&s);
 }
 
+// The places at .. at + n of layer l, of an array of f32.
+static void state_read_places(StateSet* set, const char* name, const ParamSpec* s, int l, size_t at, size_t n, float* out) {
+    FileError error;
+    uint64_t first;
+    const size_t real = param_in_files(s, l, at, n, &first);
+    fileCheck(state_set_read(set, name, first, real, out, &error), &error);
+    padding_expand(&s->shape, at, n, out, sizeof(float));
+}
 // The arrays of the optimizer that this rank holds, from whatever ranks wrote them.
 template <class floatX>
 static void run_read_state(GPT<floatX>* g, StateSet* set, int array) {
-    const char* name = written_names[array];
-    FileError error;
     std::vector<float> buffer(COPY_CHUNK);
     for (int p = 0; p < NUM_PARAMS; p++) {
         const ParamSpec* s = &g->spec[p];
         for (int l = 0; l < s->layers; l++) {
             for (size_t at = 0; at < s->held; at += COPY_CHUNK) {
                 size_t n = s->held - at < COPY_CHUNK ? s->held - at : COPY_CHUNK;
-                fileCheck(state_set_read(set, name, s->offset + l * s->part + s->first + at, n, buffer.data(), &error), &error);
+                state_read_places(set, written_names[array], s, l, s->first + at, n, buffer.data());
                 gpt_put_written(g, array, p, l, at, buffer.data(), n);
             }
         }
@@ -2265,7 +2325,7 @@ static void run_load_state(Run* run, GPT<floatX>* g) {
     } else if (sizeof(floatX) == 4 && masters) {  // in float32 the parameters are the masters
         std::vector<float> buffer(COPY_CHUNK);
         gpt_for_pieces(g->spec, [&](int p, int l, size_t at, size_t n) {
-            fileCheck(state_set_read(&set, "master", g->spec[p].offset + l * g->spec[p].part + at, n, buffer.data(), &error), &error);
+            state_read_places(&set, "master", &g->spec[p], l, at, n, buffer.data());
             gpt_upload(gpt_param(g, (ParamId)p, l) + at, buffer.data(), n);
         });
     } else if (masters) {
@@ -2666,7 +2726,7 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
     }
     logger_log_train(&run->logger, run->step - 1, loss, lr, norm);
     if (run->step % o->log_every == 0 || run->step == run->num_steps) {
-        const ModelHeader* c = &g->config;
+        const ModelHeader* c = &g->model;
         char mfu[32] = "n/a bf16 MFU";  // no peak is known: another GPU than mfu.h has, or the CPU device
         const double percent = sizeof(floatX) == 4 ? 200.0 : 100.0;  // TF32 has half the peak
         const double rate = run->total_tokens / ms * 1e3;
@@ -2750,11 +2810,19 @@ static void run_choose_attention(Run* run, DType x, int hs) {
     o->attention = attention_is_flash(&run->dev, x, hs) ? OPT_ATTENTION_FLASH : OPT_ATTENTION_GEMM;
 }
 
+// Says so if the model needs padding.
+static void gpt_print_padding(const ModelHeader* c) {
+    const int hs = gpt_padded_head_size(c);
+    if (c->num_heads * hs == c->channels) { return; }
+    printf("note: C %d with heads of %d channels is filled up with zeros to %d with heads of %d: a C that is a multiple of 16 with heads of a multiple of 8 wastes nothing\n", c->channels,
+           c->channels / c->num_heads, c->num_heads * hs, hs);
+}
+
 // llm.c's parameter table from the device on, then what only this program has.
 template <class floatX>
 static void run_print_model(Run* run, GPT<floatX>* g, const char* origin) {
     const Options* o = &run->opt;
-    const ModelHeader* c = &g->config;
+    const ModelHeader* c = &g->model;
     options_print_row(stdout, "device", "%s", run->dev.props.name);
     if (run->dev.peak) { options_print_row(stdout, "peak TFlops", "%.1f", run->dev.peak->bf16 / (sizeof(floatX) == 4 ? 2 : 1)); } else { options_print_row(stdout, "peak TFlops", "n/a"); }
     options_print_row(stdout, "precision", "%s", g->fp8 ? "FP8" : sizeof(floatX) == 2 ? "BF16" : run->dev.tf32 ? "TF32" : "FP32");
@@ -2803,6 +2871,7 @@ static void run_print_model(Run* run, GPT<floatX>* g, const char* origin) {
     printf("device memory usage: %zu MiB / %zu MiB\n", (all_bytes - free_bytes) / MiB, all_bytes / MiB);
     printf("memory per sequence: %zu MiB\n -> estimated maximum batch size: %zu\n", sequence_bytes / MiB, g->B + free_bytes / (sequence_bytes ? sequence_bytes : 1));
     device_print_memory(&run->dev, stdout);
+    gpt_print_padding(c);
     if (g->T < c->max_seq_len && !o->sample_only) { printf("note: --seq-len %d is shorter than the model's %d positions; those beyond are not trained\n", o->seq_len, c->max_seq_len); }
     fflush(stdout);
 }
@@ -2812,6 +2881,7 @@ static void run_print_plan(const Run* run, const ModelHeader* c, const size_t by
     const Options* o = &run->opt;
     const double MiB = 1 << 20, N = (double)o->batch_size * o->seq_len;
     size_t total = 0, free_bytes = 0, all_bytes = 0;
+    gpt_print_padding(c);
     printf("device memory of each process, MiB (L %d, C %d, B %d, T %d, %d process%s):\n", c->num_layers, c->channels, o->batch_size, o->seq_len, run->ranks.size, run->ranks.size > 1 ? "es" : "");
     for (int i = 0; i < NUM_MEM_CLASSES; i++) {
         printf("  %-20s %10.1f\n", mem_class_names[i], bytes[i] / MiB);

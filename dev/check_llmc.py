@@ -77,7 +77,7 @@ def expected_files(steps, ranks=1):
 # ---------------------------------------------------------------------------- the user's folder
 
 rng = random.Random(7)
-LONG, SMALL, TINY = Shape(1, 16, 2, 1024), Shape(2, 64, 4, 64), Shape(1, 16, 2, 64)
+LONG, SMALL, TINY, ODD = Shape(1, 16, 2, 1024), Shape(2, 64, 4, 64), Shape(1, 16, 2, 64), Shape(2, 60, 4, 64)
 
 
 shakespeare = random_tokens(rng, 3 * 4096 + 1 + 77), random_tokens(rng, 4096 * 2 + 1 + 5)
@@ -554,10 +554,10 @@ def check_refusals():
     c.check(r.code == 0 and "WARNING" in r.err and not r.events[1:], "-n without -o writes nothing, as llm.c, but says so", str(r))
 
 
-def old_run(folder, step, P=1, B=2, master=True, zero=False):
+def old_run(folder, step, P=1, B=2, master=True, zero=False, dims=SMALL):
     """A folder as llm.c's runs leave it, after `step` updates of the lookup model on batches of B*64*P tokens. Returns (loaders, m, v, masters or None)."""
-    dims = SMALL
-    w = flat(dims, lookup_small)
+    named = lookup_small if dims is SMALL else weights(dims, True)
+    w = flat(dims, named)
     masters = array.array("f", w) if master else None
     for i in range(VP * dims.C, dims.N - 2 * dims.C if master else 0):  # all but the embedding and the final layernorm: between two bfloat16, as if rounded down
         masters[i] += masters[i] * 2**-10
@@ -573,7 +573,7 @@ def old_run(folder, step, P=1, B=2, master=True, zero=False):
     for loader in loaders:
         for _ in range(step):
             loader.next()
-    put(f"{work}/{folder}/model_{step:08d}.bin", model_bytes(dims, 5, lookup_small))
+    put(f"{work}/{folder}/model_{step:08d}.bin", model_bytes(dims, 5, named))
     for rank, loader in enumerate(loaders):
         arrays = [zero_shard(dims, x, P, rank) if zero and x is not None else x for x in (m, v, masters)]
         put(f"{work}/{folder}/state_{step:08d}_{rank:05d}.bin", state_bytes(step, P, rank, *arrays, loader))
@@ -607,22 +607,26 @@ def check_take_over():
         c.check(again.code == 0 and again.losses == r.losses[7:] and again.rows.get("use_master_weights") == "enabled", f"llm.c's run, {name}: the same command goes on with our own checkpoint of it",
                 f"{again.losses}, should be {r.losses[7:]}{again}")
     # the moments: one update of tensors without a gradient, in float32, where the model file holds the masters
-    (loader,), m, v, masters = old_run("old_moments", 5)
-    r = train(f"{SHORT} -y 1 -o old_moments --dtype float32 -l 0.5 -x 6 -m 0 -n 6")
-    if fine(r, "llm.c's run: moments", 1):
-        _, after = read_model(f"{work}/old_moments/model_00000006.bin", SMALL)
-        at = 0
-        for name, layers, part in SMALL.tensors:
-            if name in ("fcw", "fcprojw", "wpe"):
-                for i in range(0, layers * part, 37):
-                    m_hat, v_hat = 0.9 * m[at + i] / (1 - 0.9**6), 0.95 * v[at + i] / (1 - 0.95**6)
-                    due = masters[at + i] - 0.5 * m_hat / (math.sqrt(v_hat) + 1e-8)
-                    if abs(after[name][i] - due) > 1e-6 * max(1, abs(due)):
-                        c.check(False, f"llm.c's run: update {name}[{i}] from its moments and masters", f"{after[name][i]}, should be {due}")
-                        break
-                else:
-                    c.check(True, "")
-            at += layers * part
+    two = f"{DATA} -b 1 -t 64 -d 128 -v 0 -s 0"
+    for dims, P in ((SMALL, 1), (ODD, 1), (ODD, 2)):  # ODD: heads of 15, which the program pads; P 2: shards of ZeRO-1
+        _, m, v, masters = old_run("old_moments", 5, P=P, B=2 // P, zero=P > 1, dims=dims)
+        r = train(f"{SHORT if P == 1 else two} -y 1 -o old_moments --dtype float32 -l 0.5 -x 6 -m 0 -n 6")
+        name = f"llm.c's run: moments, C {dims.C}, {P} processes"
+        if fine(r, name, 1):
+            _, after = read_model(f"{work}/old_moments/model_00000006.bin", dims)
+            at = 0
+            for tensor, layers, part in dims.tensors:
+                if tensor in ("fcw", "fcprojw", "wpe"):
+                    for i in range(0, layers * part, 37):
+                        m_hat, v_hat = 0.9 * m[at + i] / (1 - 0.9**6), 0.95 * v[at + i] / (1 - 0.95**6)
+                        due = masters[at + i] - 0.5 * m_hat / (math.sqrt(v_hat) + 1e-8)
+                        if abs(after[tensor][i] - due) > 1e-6 * max(1, abs(due)):
+                            c.check(False, f"{name}: update {tensor}[{i}] from its moments and masters", f"{after[tensor][i]}, should be {due}")
+                            break
+                    else:
+                        c.check(True, "")
+                at += layers * part
+        shutil.rmtree(f"{work}/old_moments")
     for zero in (False, True):  # two processes
         folder = f"old_two{int(zero)}"
         loaders, m, v, masters = old_run(folder, 3, P=2, B=1, zero=zero)

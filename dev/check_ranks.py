@@ -484,6 +484,30 @@ def check_odd_sizes():
                         f"differ by {found:.6f}, of other micro-steps by {noise:.6f}{r}")
 
 
+def check_padding():
+    """Head sizes that need padding, on any number of ranks, also after a resume: files are those of one rank, as llm.c prescribes them."""
+    for C, dtype in ((20, "float32"), (20, "bfloat16"), (20, "float8"), (4, "float8")):  # heads of 5 and of 1 in places of 8: with C 4, shards of fc are nothing but padding
+        common = f"{DATA} {QUIET} --layers 2 --heads 4 --channels {C} --vocab-size {V} --dtype {dtype} -d {12 * T} -x 6 -n 3 --schedule constant"
+        one = train_all({b: (1, f"{common} -b {b} -o padding.{C}.{dtype}.{b}") for b in (2, 1, 12)})
+        noise = max(largest_difference(one[a].losses, one[b].losses) for a, b in itertools.combinations(one, 2))
+        due = 1024 + Shape(2, C, 4, T).N * (4 if dtype == "float32" else 2)
+        for P, after, zero in ((2, 3, 1), (3, 1, 1), (3, 2, 0)):
+            folder, name = f"padding.{C}.{dtype}.{P}{after}", f"{dtype}, C {C}, saved by {P} ranks (-z {zero}), resumed by {after}"
+            r = train(P, f"{common.replace('-x 6', '-x 3')} -b 2 -z {zero} --check-ranks-every 1 -o {folder}")
+            size = len(get(f"{tmp}/{folder}/model_00000003.bin"))
+            c.check(fine(r, name, 3) and size == due, f"{name}: the model file", f"{size} bytes, due {due}")
+            c.check(largest_difference(r.losses, one[2].losses[:3]) <= 2 * noise + 1e-6, f"{name}: losses", f"{r.losses}, one rank {one[2].losses}, noise {noise:.6f}")
+            r = train(after, f"{common} -b 2 -z {1 - zero} --check-ranks-every 1 -o {folder} --resume")
+            c.check(fine(r, name, 3) and largest_difference(r.losses, one[2].losses[3:]) <= 2 * noise + 1e-6, f"{name}: losses after it",
+                    f"{r.losses}, one rank {one[2].losses}, noise {noise:.6f}{r}")
+        folder = f"padding.{C}.{dtype}.still"  # what was written is what is read, moments as well: a step of learning rate 0 leaves the weights as they are, whoever reads them
+        common = f"{common.replace('-n 3', '-n 1')} -b 2 --moment-dtype float8"
+        fine(train(3, f"{common.replace('-x 6', '-x 2')} -z 1 -o {folder}"), f"{folder}: 3 ranks", 2)
+        for P, step in ((2, 3), (1, 4), (3, 5)):
+            fine(train(P, f"{common.replace('-x 6', f'-x {step}').replace('-rate 1e-3', '-rate 0')} -z {P % 2} -o {folder} --resume"), f"{folder}: {P} ranks", 1)
+            c.check(get(f"{tmp}/{folder}/model_{step:08d}.bin") == get(f"{tmp}/{folder}/model_00000002.bin"), f"{dtype}, C {C}: the weights that 3 ranks wrote, by {P}", "other weights")
+
+
 def check_order():
     """--data-order llmc: rank r reads slice r of the samples in an order of its own; sequence: all ranks together read every sequence once an epoch."""
     for P in (2, 3):

@@ -4,6 +4,7 @@
  *            lse_t = log sum_u exp(q_t . k_u / sqrt(hs)), from which backward makes the probabilities again: P = exp(s - lse),
  *            dV = P^T dY, dP = dY V^T, dS = P (dP - rowsum(dY Y)) / sqrt(hs), dQ = dS K, dK = dS^T Q           [Dao et al. 2022, appendix B.2]
  * Shapes:    qkv, dqkv (B,T,3C) T: per token q, k, v of C each, head h at h*hs; y, dy (B,T,C) T; lse (B,NH,T) f32. hs = C/NH, hs % 8 == 0; 16-byte aligned.
+ *            A head with fewer channels is filled up with zeros, which stay zero: the caller's scale is that of its own channels (attention_scale).
  * Numerics:  scores and dP in f32, P and dS rounded to T once for the products.
  * Design:    two implementations behind attention_forward / attention_backward, chosen by attention_is_flash: flash_attention.cuh (bf16 on a GPU), and here
  *            GEMM + softmax by groups of heads of one sequence, small enough that a group's scores stay below ATTENTION_GROUP_ELEMENTS.
@@ -27,6 +28,7 @@
 #define ATTENTION_DECODE_CHUNKS 32          // eights of columns a block: all threads of its smallest size
 
 static inline int attention_pitch(int seq_len) { return ROUND_UP(seq_len, 8); }  // elements from row to row of the score matrices: 16-byte rows for T = bf16
+static inline float attention_scale(int channels) { return 1.0f / sqrtf((float)channels); }  // of a head
 // How many heads are alive at once.
 static inline int attention_group(int NH, int seq_len) {
     long long fit = ATTENTION_GROUP_ELEMENTS / ((long long)seq_len * attention_pitch(seq_len));
@@ -135,12 +137,11 @@ static inline GemmShape attention_apply_shape(DType x, int group, int seq_len, i
 }
 
 template <class T>
-static inline void attention_forward(Device* dev, T* y, float* lse, const T* qkv, void* scratch, int B, int seq_len, int C, int NH) {
+static inline void attention_forward(Device* dev, T* y, float* lse, const T* qkv, void* scratch, int B, int seq_len, int C, int NH, float scale) {
     if constexpr (sizeof(T) == 2) {
-        if (attention_is_flash(dev, DTYPE_BF16, C / NH)) { flash_forward(y, lse, qkv, B, seq_len, C, NH, dev->stream); return; }
+        if (attention_is_flash(dev, DTYPE_BF16, C / NH)) { flash_forward(y, lse, qkv, B, seq_len, C, NH, scale, dev->stream); return; }
     }
     const int hs = C / NH, pitch = attention_pitch(seq_len), group = attention_group(NH, seq_len);
-    const float scale = 1.0f / sqrtf((float)hs);
     float* scores = (float*)scratch;
     T* p = sizeof(T) == 4 ? (T*)scores : (T*)(scores + (size_t)group * seq_len * pitch);
     for (int b = 0; b < B; b++) {
@@ -159,17 +160,16 @@ static inline void attention_forward(Device* dev, T* y, float* lse, const T* qkv
 
 // dqkv (B,T,3C) = gradient of qkv; y and lse as forward left them.
 template <class T>
-static inline void attention_backward(Device* dev, T* dqkv, const T* dy, const T* qkv, const T* y, const float* lse, void* scratch, int B, int seq_len, int C, int NH) {
+static inline void attention_backward(Device* dev, T* dqkv, const T* dy, const T* qkv, const T* y, const float* lse, void* scratch, int B, int seq_len, int C, int NH, float scale) {
     const int hs = C / NH, pitch = attention_pitch(seq_len), group = attention_group(NH, seq_len);
     const bool flash = attention_is_flash(dev, dtype_of<T>(), hs);
-    const float scale = 1.0f / sqrtf((float)hs);
     const size_t matrix = flash ? 0 : (size_t)group * seq_len * pitch;
     float *scores = (float*)scratch, *dp = scores + matrix, *delta = scores + 4 * matrix;
     T* p = sizeof(T) == 4 ? (T*)scores : (T*)(dp + matrix);
     T* ds = sizeof(T) == 4 ? (T*)dp : p + matrix;
     attention_delta(delta, dy, y, B, seq_len, C, NH, dev->stream);
     if constexpr (sizeof(T) == 2) {
-        if (flash) { flash_backward(dqkv, dy, qkv, lse, delta, B, seq_len, C, NH, dev->stream); return; }
+        if (flash) { flash_backward(dqkv, dy, qkv, lse, delta, B, seq_len, C, NH, scale, dev->stream); return; }
     }
     for (int b = 0; b < B; b++) {
         for (int h = 0; h < NH; h += group) {
@@ -249,10 +249,10 @@ static __global__ void attention_decode_kernel1(T* out, const T* qkv, float scal
 // them: its query, and the keys and values of all rows up to it. Rows beyond are not read. Probabilities stay f32, which attention_forward rounds to T.
 // Reads 2 (position + 1) C elements. Enqueues only; the geometry hangs on position and hs alone (R3). Not in place.
 template <class T>
-static inline void attention_decode(T* out, const T* qkv, int position, int C, int NH, cudaStream_t stream) {
+static inline void attention_decode(T* out, const T* qkv, int position, int C, int NH, float scale, cudaStream_t stream) {
     const int hs = C / NH, threads = min(ATTENTION_DECODE_THREADS, ROUND_UP(CEIL_DIV(position + 1, 2), WARP_SIZE));  // two keys a thread, then more
     launch<attention_decode_kernel1<T>>(dim3(NH, CEIL_DIV(hs / 8, ATTENTION_DECODE_CHUNKS)), dim3(threads), 0, stream,
-                                        out, qkv, 1.0f / sqrtf((float)hs), position, C, hs);
+                                        out, qkv, scale, position, C, hs);
 }
 
 #endif

@@ -409,17 +409,17 @@ static inline void flash_launch(dim3 grid, int threads, size_t bytes, cudaStream
     launch<kernel>(grid, dim3(threads), bytes, stream, args...);
 }
 template <int HS>
-static inline void flash_forward_launch(bf16* y, float* lse, const bf16* qkv, int B, int seq_len, int C, int NH, cudaStream_t stream) {
+static inline void flash_forward_launch(bf16* y, float* lse, const bf16* qkv, int B, int seq_len, int C, int NH, float scale, cudaStream_t stream) {
     const int hs = C / NH;
     flash_launch<flash_forward_kernel1<HS>>(dim3(B * NH, CEIL_DIV(seq_len, FLASH_ROWS)), flash_forward_threads<HS>, flash_forward_bytes<HS>, stream,
-                                            y, lse, qkv, 1.0f / sqrtf((float)hs), seq_len, C, NH, hs);
+                                            y, lse, qkv, scale, seq_len, C, NH, hs);
 }
 template <int HS, bool KEYS>
-static inline void flash_backward_launch(bf16* dqkv, const bf16* dy, const bf16* qkv, const float* lse, const float* delta, int B, int seq_len, int C, int NH,
+static inline void flash_backward_launch(bf16* dqkv, const bf16* dy, const bf16* qkv, const float* lse, const float* delta, int B, int seq_len, int C, int NH, float scale,
                                          cudaStream_t stream) {
     const int hs = C / NH;
     flash_launch<flash_backward_kernel1<HS, KEYS>>(dim3(B * NH, CEIL_DIV(seq_len, (flash_backward_rows<HS, KEYS>))), FLASH_BACKWARD_THREADS, (flash_backward_bytes<HS, KEYS>), stream,
-                                                   dqkv, dy, qkv, lse, delta, 1.0f / sqrtf((float)hs), seq_len, C, NH, hs);
+                                                   dqkv, dy, qkv, lse, delta, scale, seq_len, C, NH, hs);
 }
 // f(HS) for the smallest HS that holds a head.
 template <class F> static inline void flash_for_head(int hs, F f) {
@@ -430,14 +430,14 @@ template <class F> static inline void flash_for_head(int hs, F f) {
     else { f(std::integral_constant<int, 128>()); }
 }
 
-static inline void flash_forward(bf16* y, float* lse, const bf16* qkv, int B, int seq_len, int C, int NH, cudaStream_t stream) {
-    flash_for_head(C / NH, [&](auto head) { flash_forward_launch<decltype(head)::value>(y, lse, qkv, B, seq_len, C, NH, stream); });
+static inline void flash_forward(bf16* y, float* lse, const bf16* qkv, int B, int seq_len, int C, int NH, float scale, cudaStream_t stream) {
+    flash_for_head(C / NH, [&](auto head) { flash_forward_launch<decltype(head)::value>(y, lse, qkv, B, seq_len, C, NH, scale, stream); });
 }
 // dqkv = gradient of qkv; delta (B,NH,T) = rowsum(dy * y), y and lse as forward left them.
-static inline void flash_backward(bf16* dqkv, const bf16* dy, const bf16* qkv, const float* lse, const float* delta, int B, int seq_len, int C, int NH, cudaStream_t stream) {
+static inline void flash_backward(bf16* dqkv, const bf16* dy, const bf16* qkv, const float* lse, const float* delta, int B, int seq_len, int C, int NH, float scale, cudaStream_t stream) {
     flash_for_head(C / NH, [&](auto head) {
-        flash_backward_launch<decltype(head)::value, true>(dqkv, dy, qkv, lse, delta, B, seq_len, C, NH, stream);
-        flash_backward_launch<decltype(head)::value, false>(dqkv, dy, qkv, lse, delta, B, seq_len, C, NH, stream);
+        flash_backward_launch<decltype(head)::value, true>(dqkv, dy, qkv, lse, delta, B, seq_len, C, NH, scale, stream);
+        flash_backward_launch<decltype(head)::value, false>(dqkv, dy, qkv, lse, delta, B, seq_len, C, NH, scale, stream);
     });
 }
 

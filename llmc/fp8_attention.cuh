@@ -91,19 +91,19 @@ static __global__ void __launch_bounds__(flash_forward_threads<HS>) fp8_flash_fo
     fp8_sink_patch<BY, FP8_E4M3>(patch, NULL, p, (int)(token / FP8_PATCH) + tile, patch_col);
 }
 template <Fp8Granularity BY, int HS>
-static inline void fp8_flash_forward_launch(bf16* y, float* lse, const bf16* qkv, int B, int seq_len, int C, int NH, const Fp8SinkParams& p, cudaStream_t stream) {
+static inline void fp8_flash_forward_launch(bf16* y, float* lse, const bf16* qkv, int B, int seq_len, int C, int NH, float scale, const Fp8SinkParams& p, cudaStream_t stream) {
     flash_launch<fp8_flash_forward_kernel1<BY, HS>>(dim3(B * CEIL_DIV(C, FP8_PATCH), CEIL_DIV(seq_len, FP8_PATCH)), flash_forward_threads<HS>, fp8_flash_forward_bytes<HS>, stream,
-                                                    y, lse, qkv, 1.0f / sqrtf((float)HS), seq_len, C, NH, p);
+                                                    y, lse, qkv, scale, seq_len, C, NH, p);
 }
 
 // attention_forward, whose y (B,T,C) also becomes the operand of a slot for which fp8_attention_fuses. Enqueues only.
-static inline void fp8_attention_forward(Device* dev, Fp8Scaling* s, int slot, Fp8Operand out, bf16* y, float* lse, const bf16* qkv, int B, int seq_len, int C, int NH) {
+static inline void fp8_attention_forward(Device* dev, Fp8Scaling* s, int slot, Fp8Operand out, bf16* y, float* lse, const bf16* qkv, int B, int seq_len, int C, int NH, float scale) {
     const Fp8SinkParams p = fp8_sink_params(s, slot, out, B * seq_len, C, false);
     const bool small = C / NH == 64;
     switch (fp8_slot_granularity(s, slot)) {
-    case FP8_BY_TENSOR: (small ? fp8_flash_forward_launch<FP8_BY_TENSOR, 64> : fp8_flash_forward_launch<FP8_BY_TENSOR, 128>)(y, lse, qkv, B, seq_len, C, NH, p, dev->stream); break;
-    case FP8_BY_VEC128: (small ? fp8_flash_forward_launch<FP8_BY_VEC128, 64> : fp8_flash_forward_launch<FP8_BY_VEC128, 128>)(y, lse, qkv, B, seq_len, C, NH, p, dev->stream); break;
-    default: (small ? fp8_flash_forward_launch<FP8_BY_VEC32, 64> : fp8_flash_forward_launch<FP8_BY_VEC32, 128>)(y, lse, qkv, B, seq_len, C, NH, p, dev->stream);
+    case FP8_BY_TENSOR: (small ? fp8_flash_forward_launch<FP8_BY_TENSOR, 64> : fp8_flash_forward_launch<FP8_BY_TENSOR, 128>)(y, lse, qkv, B, seq_len, C, NH, scale, p, dev->stream); break;
+    case FP8_BY_VEC128: (small ? fp8_flash_forward_launch<FP8_BY_VEC128, 64> : fp8_flash_forward_launch<FP8_BY_VEC128, 128>)(y, lse, qkv, B, seq_len, C, NH, scale, p, dev->stream); break;
+    default: (small ? fp8_flash_forward_launch<FP8_BY_VEC32, 64> : fp8_flash_forward_launch<FP8_BY_VEC32, 128>)(y, lse, qkv, B, seq_len, C, NH, scale, p, dev->stream);
     }
 }
 
@@ -132,30 +132,30 @@ fp8_flash_backward_kernel1(const bf16* dy, const bf16* qkv, const float* lse, co
     if (KEYS) { fp8_sink_patch<BY, F>(own_y, bias_partial, p, patch_row, 2 * patches + patch_col); }
 }
 template <Fp8Granularity BY, int HS, bool KEYS>
-static inline void fp8_flash_backward_launch(const bf16* dy, const bf16* qkv, const float* lse, const float* delta, int B, int seq_len, int C, int NH, float* bias_partial, const Fp8SinkParams& p,
+static inline void fp8_flash_backward_launch(const bf16* dy, const bf16* qkv, const float* lse, const float* delta, int B, int seq_len, int C, int NH, float scale, float* bias_partial, const Fp8SinkParams& p,
                                              cudaStream_t stream) {
     flash_launch<fp8_flash_backward_kernel1<BY, HS, KEYS>>(dim3(B * (C / FP8_PATCH), CEIL_DIV(seq_len, FP8_PATCH)), fp8_flash_backward_threads<HS, KEYS>, fp8_flash_backward_bytes<HS, KEYS>, stream,
-                                                           dy, qkv, lse, delta, 1.0f / sqrtf((float)HS), seq_len, C, NH, bias_partial, p);
+                                                           dy, qkv, lse, delta, scale, seq_len, C, NH, bias_partial, p);
 }
 template <Fp8Granularity BY, int HS>
-static inline void fp8_flash_backward(const bf16* dy, const bf16* qkv, const float* lse, const float* delta, int B, int seq_len, int C, int NH, float* bias_partial, const Fp8SinkParams& p,
+static inline void fp8_flash_backward(const bf16* dy, const bf16* qkv, const float* lse, const float* delta, int B, int seq_len, int C, int NH, float scale, float* bias_partial, const Fp8SinkParams& p,
                                       cudaStream_t stream) {
-    fp8_flash_backward_launch<BY, HS, true>(dy, qkv, lse, delta, B, seq_len, C, NH, bias_partial, p, stream);
-    fp8_flash_backward_launch<BY, HS, false>(dy, qkv, lse, delta, B, seq_len, C, NH, bias_partial, p, stream);
+    fp8_flash_backward_launch<BY, HS, true>(dy, qkv, lse, delta, B, seq_len, C, NH, scale, bias_partial, p, stream);
+    fp8_flash_backward_launch<BY, HS, false>(dy, qkv, lse, delta, B, seq_len, C, NH, scale, bias_partial, p, stream);
 }
 
 // attention_backward, whose dqkv (B,T,3C) becomes the operand of a slot for which fp8_attention_fuses; dbias (3C) f32 += its column sums.
 // partial: scratch of column_sum_partials(B * T, 3 * C) f32; scratch as that of attention_backward. Enqueues only.
 static inline void fp8_attention_backward(Device* dev, Fp8Scaling* s, int slot, Fp8Operand out, float* dbias, float* partial, const bf16* dy, const bf16* qkv, const bf16* y, const float* lse,
-                                          void* scratch, int B, int seq_len, int C, int NH) {
+                                          void* scratch, int B, int seq_len, int C, int NH, float scale) {
     const Fp8SinkParams p = fp8_sink_params(s, slot, out, B * seq_len, 3 * C, false);
     const bool small = C / NH == 64;
     float* delta = (float*)scratch;
     attention_delta(delta, dy, y, B, seq_len, C, NH, dev->stream);
     switch (fp8_slot_granularity(s, slot)) {
-    case FP8_BY_TENSOR: (small ? fp8_flash_backward<FP8_BY_TENSOR, 64> : fp8_flash_backward<FP8_BY_TENSOR, 128>)(dy, qkv, lse, delta, B, seq_len, C, NH, partial, p, dev->stream); break;
-    case FP8_BY_VEC128: (small ? fp8_flash_backward<FP8_BY_VEC128, 64> : fp8_flash_backward<FP8_BY_VEC128, 128>)(dy, qkv, lse, delta, B, seq_len, C, NH, partial, p, dev->stream); break;
-    default: (small ? fp8_flash_backward<FP8_BY_VEC32, 64> : fp8_flash_backward<FP8_BY_VEC32, 128>)(dy, qkv, lse, delta, B, seq_len, C, NH, partial, p, dev->stream);
+    case FP8_BY_TENSOR: (small ? fp8_flash_backward<FP8_BY_TENSOR, 64> : fp8_flash_backward<FP8_BY_TENSOR, 128>)(dy, qkv, lse, delta, B, seq_len, C, NH, scale, partial, p, dev->stream); break;
+    case FP8_BY_VEC128: (small ? fp8_flash_backward<FP8_BY_VEC128, 64> : fp8_flash_backward<FP8_BY_VEC128, 128>)(dy, qkv, lse, delta, B, seq_len, C, NH, scale, partial, p, dev->stream); break;
+    default: (small ? fp8_flash_backward<FP8_BY_VEC32, 64> : fp8_flash_backward<FP8_BY_VEC32, 128>)(dy, qkv, lse, delta, B, seq_len, C, NH, scale, partial, p, dev->stream);
     }
     column_sum(dbias, partial, B * seq_len / FP8_TILE, 3 * C, dev->stream);
 }

@@ -6,7 +6,7 @@
  *            measure noise, the BF16 tensor is written and quantized: the caller chooses.
  * Layernorm: its statistics come first, by a kernel that reads whole rows; the Sink works on patches of 128 x 128. Rows therefore go by in slabs that stay in
  *            the L2 cache between the two.
- * Shapes:    N rows, C columns, both multiples of 16; pointers 16-byte aligned. Errors, memory: none.
+ * Shapes:    N rows, C columns, both multiples of 16; pointers 16-byte aligned. width: as in layernorm.cuh. Errors, memory: none.
  * Tests:     dev/test/test_fp8_producers.cu (each against the two separate kernels)
  */
 #ifndef LLMC_FP8_PRODUCERS_CUH
@@ -65,14 +65,15 @@ struct Fp8LayernormSource {
 
 // layernorm_forward, whose out (rows,C) becomes the operand of a slot; its rows from N on are 0. Enqueues only.
 static inline void fp8_layernorm_forward(Fp8Scaling* s, int slot, Fp8Operand out, float* mean, float* rstd, bf16* residual, const bf16* inp, const bf16* branch, const bf16* weight,
-                                         const bf16* bias, int N, int rows, int C, cudaStream_t stream) {
+                                         const bf16* bias, int N, int rows, int C, int width, cudaStream_t stream) {
     const Fp8SinkParams p = fp8_sink_params(s, slot, out, rows, C, false);
     const int slab = fp8_slab_rows(3 * C * (int)sizeof(bf16));
     for (int first = 0; first < rows; first += slab) {
         const int n = min(slab, rows - first), real = min(n, N - first);
         const size_t at = (size_t)first * C;
         if (real > 0) {
-            layernorm_forward((bf16*)NULL, mean + first, rstd + first, branch ? residual + at : residual, inp + at, branch ? branch + at : branch, weight, bias, real, C, (unsigned*)NULL, stream);
+            layernorm_forward((bf16*)NULL, mean + first, rstd + first, branch ? residual + at : residual, inp + at, branch ? branch + at : branch, weight, bias, real, C, width,
+                              (unsigned*)NULL, stream);
         }
         fp8_produce<FP8_E4M3>(s, slot, p, Fp8LayernormSource{branch ? residual : inp, weight, bias, mean, rstd, N, C}, first, n, NULL, stream);
     }
@@ -88,7 +89,7 @@ struct Fp8LayernormGradientSource {
     const bf16 *dout, *x, *weight;
     const float *mean, *rstd;
     const float2* means;
-    int C;
+    int C, width;
     bool accumulate;
     __device__ __forceinline__ void row(float v[FP8_TILE], int r, int c) const {
         float g[FP8_TILE], xx[FP8_TILE], w[FP8_TILE];
@@ -100,7 +101,7 @@ struct Fp8LayernormGradientSource {
         fp8_load_row(w, weight + c);
         if (accumulate) { fp8_load_row(v, dresidual + at); }
         #pragma unroll
-        for (int i = 0; i < FP8_TILE; i++) { v[i] = layernorm_gradient<bf16>(accumulate ? v[i] : 0.0f, g[i], xx[i], w[i], m, s, both.x, both.y); }
+        for (int i = 0; i < FP8_TILE; i++) { v[i] = layernorm_gradient<bf16>(c + i < width, accumulate ? v[i] : 0.0f, g[i], xx[i], w[i], m, s, both.x, both.y); }
         store8(dresidual + at, v);
         store8(dresidual + at + 8, v + 8);
     }
@@ -109,15 +110,16 @@ struct Fp8LayernormGradientSource {
 // layernorm_backward, whose dresidual (N,C) also becomes the operand of a slot, an output gradient, with dbias (C) f32 += its column sums.
 // partial: scratch of 2 * column_sum_partials(N, C) f32; means: scratch (N) float2. Enqueues only.
 static inline void fp8_layernorm_backward(Fp8Scaling* s, int slot, Fp8Operand out, float* dbias, bf16* dresidual, float* dw, float* db, float* partial, float2* means, const bf16* dout,
-                                          const bf16* x, const bf16* weight, const float* mean, const float* rstd, int N, int C, bool accumulate, cudaStream_t stream) {
+                                          const bf16* x, const bf16* weight, const float* mean, const float* rstd, int N, int C, int width, bool accumulate,
+                                          cudaStream_t stream) {
     layernorm_backward_params(dw, db, partial, dout, x, mean, rstd, N, C, stream);
     const Fp8SinkParams p = fp8_sink_params(s, slot, out, N, C, false);
     const int slab = fp8_slab_rows(4 * C * (int)sizeof(bf16));
     for (int first = 0; first < N; first += slab) {
         const int n = min(slab, N - first);
         const size_t at = (size_t)first * C;
-        layernorm_backward_sums(means + first, dout + at, x + at, weight, mean + first, rstd + first, n, C, stream);
-        fp8_produce<FP8_E5M2>(s, slot, p, Fp8LayernormGradientSource{dresidual, dout, x, weight, mean, rstd, means, C, accumulate}, first, n, partial, stream);
+        layernorm_backward_sums(means + first, dout + at, x + at, weight, mean + first, rstd + first, n, C, width, stream);
+        fp8_produce<FP8_E5M2>(s, slot, p, Fp8LayernormGradientSource{dresidual, dout, x, weight, mean, rstd, means, C, width, accumulate}, first, n, partial, stream);
     }
     column_sum(dbias, partial, N / FP8_TILE, C, stream);
 }

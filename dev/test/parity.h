@@ -50,8 +50,36 @@ template <class T> static Values fetch_values(const T* device, size_t n) {
     for (size_t i = 0; i < n; i++) { out[i] = to_float(h[i]); }
     return out;
 }
+static size_t real_size(const ParamSpec* s) { return s->real_part * s->layers; }  // elements of all layers, as files have them
+static size_t real_cols(const ParamSpec* s) { return padded_axis_real(s->shape.cols); }
+// The layers of a tensor, as files have them; what is between must be 0.
+static Values without_padding(const char* name, PaddedShape shape, int layers, Values v) {
+    auto not_zero = [&] { return v.size() - std::count(v.begin(), v.end(), 0.0f); };
+    const size_t before = not_zero(), part = v.size() / layers, real = padding_real(&shape, part);
+    for (int l = 0; l < layers; l++) {
+        padding_compact(&shape, 0, part, &v[l * part], sizeof(float));
+        std::copy_n(v.begin() + l * part, real, v.begin() + l * real);
+    }
+    v.resize(layers * real);
+    CHECK(not_zero() == before, "%s: %zu numbers of the padding are not 0", name, before - not_zero());
+    return v;
+}
 template <class floatX> static Values fetch_gradient(GPT<floatX>* g, int p) {
-    return g->spec[p].linear >= 0 ? fetch_values((floatX*)g->grad[p], g->spec[p].size) : fetch_values((float*)g->grad[p], g->spec[p].size);
+    const ParamSpec* s = &g->spec[p];
+    return without_padding(s->name, s->shape, s->layers, s->linear >= 0 ? fetch_values((floatX*)g->grad[p], s->size) : fetch_values((float*)g->grad[p], s->size));
+}
+template <class floatX> static Values fetch_parameter(GPT<floatX>* g, int p) {
+    const ParamSpec* s = &g->spec[p];
+    return without_padding(s->name, s->shape, s->layers, fetch_values(g->param[p], s->size));
+}
+template <class floatX> static void put_parameter(GPT<floatX>* g, int p, const Values& values) {
+    const ParamSpec* s = &g->spec[p];
+    for (int l = 0; l < s->layers; l++) {
+        Values places(values.begin() + l * s->real_part, values.begin() + (l + 1) * s->real_part);
+        places.resize(s->part);
+        padding_expand(&s->shape, 0, s->part, places.data(), sizeof(float));
+        gpt_upload(gpt_param(g, (ParamId)p, l), places.data(), s->part);
+    }
 }
 
 // ---------------------------------------------------------------------------- one tensor against the truth
@@ -248,11 +276,11 @@ static void subject_result(Subject<floatX>* s, Result* r) {
 
 // A parameter or its gradient in the mirrored model, or back.
 static void parity_mirror(const ModelHeader* c, const ParamSpec* spec, int p, Values* values) {
-    const size_t cols = spec->cols, thirds = p == P_qkvw || p == P_qkvb ? 3 : 1;  // queries, keys and values keep their places
-    const size_t rows = p == P_wte ? c->vocab_size : p == P_wpe ? 1 : spec->rows;  // those that change places; of positions none
+    const size_t cols = real_cols(spec), thirds = p == P_qkvw || p == P_qkvb ? 3 : 1;  // queries, keys and values keep their places
+    const size_t rows = p == P_wte ? c->vocab_size : p == P_wpe ? 1 : spec->real_part / cols;  // those that change places; of positions none
     const size_t row_group = rows > 1 ? rows / thirds : 1, col_group = spec->rows > 1 ? cols : cols / thirds;
     for (size_t i = 0; i < values->size(); i += col_group) { std::reverse(values->begin() + i, values->begin() + i + col_group); }
-    for (size_t layer = 0; layer < values->size(); layer += spec->part) {
+    for (size_t layer = 0; layer < values->size(); layer += spec->real_part) {
         for (size_t first = 0; first + row_group <= rows; first += row_group) {
             float* group = values->data() + layer + first * cols;
             for (size_t r = 0; r < row_group / 2; r++) { std::swap_ranges(group + r * cols, group + (r + 1) * cols, group + (row_group - 1 - r) * cols); }
@@ -270,9 +298,9 @@ static void subject_mirror_batch(Subject<floatX>* s) {
 template <class floatX>
 static void subject_mirror_weights(Subject<floatX>* s) {
     for (int p = 0; p < NUM_PARAMS; p++) {
-        Values w = fetch_values(s->gpt.param[p], s->gpt.spec[p].size);
+        Values w = fetch_parameter(&s->gpt, p);
         parity_mirror(&s->gpt.config, &s->gpt.spec[p], p, &w);
-        gpt_upload(s->gpt.param[p], w.data(), w.size());
+        put_parameter(&s->gpt, p, w);
     }
     gpt_quantize_weights(&s->gpt);
 }
@@ -282,10 +310,10 @@ static void subject_nudge_weights(Subject<floatX>* s, uint64_t seed) {
     TestRng rng = {seed};
     for (int p = 0; p < NUM_PARAMS; p++) {
         const ParamSpec* spec = &s->gpt.spec[p];
-        Values w = fetch_values(s->gpt.param[p], spec->size);
+        Values w = fetch_parameter(&s->gpt, p);
         const float step = s->gpt.fp8 && spec->linear >= 0 ? 1.0f / 16 : sizeof(floatX) == 4 ? 0x1p-23f : 0x1p-7f;
         for (float& x : w) { x *= test_rng_u64(&rng) & 1 ? 1.0f + step : 1.0f - step; }
-        gpt_upload(s->gpt.param[p], w.data(), w.size());
+        put_parameter(&s->gpt, p, w);
     }
     gpt_quantize_weights(&s->gpt);
 }
@@ -361,9 +389,9 @@ static void parity_compare_batch(const ParamSpec* spec, const Result* ours, cons
     fn("losses", &losses);
     fn("loss", &loss);
     for (int p = 0; p < NUM_PARAMS; p++) {
-        const size_t cols = spec[p].cols;
+        const size_t cols = real_cols(&spec[p]);
         Parity grad = {};
-        const size_t rows_at_once = 1 + COPY_CHUNK / cols, rows = spec[p].size / cols;
+        const size_t rows_at_once = 1 + COPY_CHUNK / cols, rows = real_size(&spec[p]) / cols;
         for (size_t row = 0; row < rows; row += rows_at_once) {
             const size_t n = (rows - row < rows_at_once ? rows - row : rows_at_once) * cols;
             Values t = parity_gradients(truth, spec[p].offset + row * cols, n), r = reference ? parity_gradients(reference, spec[p].offset + row * cols, n) : Values();
@@ -469,8 +497,8 @@ static void parity_read_model(const std::string& path, const ParamSpec* spec, Va
     FileError error;
     CHECK(parity_open_model(&m, path), "'%s' is not in float32", path.c_str());
     for (int p = 0; p < NUM_PARAMS; p++) {
-        param[p].resize(spec[p].size);
-        fileCheck(model_file_read(&m, param[p].data(), spec[p].size, &error), &error);
+        param[p].resize(real_size(&spec[p]));
+        fileCheck(model_file_read(&m, param[p].data(), param[p].size(), &error), &error);
     }
     model_file_close(&m);
 }
@@ -490,7 +518,7 @@ static void subject_run_steps(Subject<floatX>* s, const Hyper* h, int count, Ste
         gpt_update(&s->gpt, &s->opt, (float)h->learning_rate, norm, step);
     }
     cudaCheck(cudaStreamSynchronize(s->dev.stream));
-    for (int p = 0; p < NUM_PARAMS; p++) { steps->param[p] = fetch_values(s->gpt.param[p], s->gpt.spec[p].size); }
+    for (int p = 0; p < NUM_PARAMS; p++) { steps->param[p] = fetch_parameter(&s->gpt, p); }
 }
 
 // float32: once, and two more times for the noise. bfloat16, float8: the mean of as many runs, each with another seed, as the reference's is the mean of:
@@ -554,9 +582,9 @@ static void parity_check_steps(Precision precision) {
     parity_check_noise(&losses, "10 losses", MAX_NOISE * FLOAT32_ROUNDING * losses.largest, &failed);
     parity_check_noise(&norms, "10 norms", MAX_NOISE * FLOAT32_ROUNDING * norms.largest, &failed);
     for (int p = 0; p < NUM_PARAMS; p++) {
-        const size_t cols = spec[p].cols, part = p == P_qkvb ? cols / 3 : cols;
+        const size_t cols = real_cols(&spec[p]), part = p == P_qkvb ? cols / 3 : cols;
         Parity weights = {};
-        for (size_t i = 0; i < spec[p].size; i += part) {
+        for (size_t i = 0; i < real_size(&spec[p]); i += part) {
             const bool key = p == P_qkvb && i / part % 3 == 1;
             add_row(key ? &key_bias : &weights, [p](const Steps* r) { return r->param[p].data(); }, origin[p].data(), i, part);
         }
@@ -784,7 +812,7 @@ static void test_parity_float8_codes_of_the_model(void) {
             if (first || r.linear == LINEAR_FC) {  // as with recomputation: of a layer's inputs only y is kept
                 bf16* res = first ? b.res1 : b.res2;
                 layernorm_forward(x, first ? b.mean1 : b.mean2, first ? b.rstd1 : b.rstd2, res, res, (bf16*)NULL, gpt_param(g, first ? P_ln1w : P_ln2w, r.layer),
-                                  gpt_param(g, first ? P_ln1b : P_ln2b, r.layer), N, C, (unsigned*)NULL, g->dev->stream);
+                                  gpt_param(g, first ? P_ln1b : P_ln2b, r.layer), N, C, g->model.channels, (unsigned*)NULL, g->dev->stream);
             }
             if (r.linear == LINEAR_FCPROJ) { gelu_forward(x, b.h, n, (unsigned*)NULL, g->dev->stream); }
         } else if (r.role == FP8_ROLE_W) {

@@ -163,17 +163,17 @@ static void test_attention_of_packed_tensors(void) {
             uint8_t *codes = lab_alloc<uint8_t>(&lab, qkv.size()), *exponents = lab_alloc<uint8_t>(&lab, fp8_pack_exponents(T, 3 * C));
             double cosine[3];
             auto backward = [&](int which) {
-                attention_backward(&lab.dev, d_dqkv, d_dy, d_qkv, d_y, lse, scratch, 1, T, C, NH);
+                attention_backward(&lab.dev, d_dqkv, d_dy, d_qkv, d_y, lse, scratch, 1, T, C, NH, attention_scale(C / NH));
                 cosine[which] = worst_cosine(exact, lab_get(&lab, d_dqkv, qkv.size()), T, C);
             };
-            attention_forward(&lab.dev, d_y, lse, d_qkv, scratch, 1, T, C, NH);
+            attention_forward(&lab.dev, d_y, lse, d_qkv, scratch, 1, T, C, NH, attention_scale(C / NH));
             backward(0);  // nothing packed
             fp8_pack(codes, exponents, d_qkv, T, 3 * C, stream);
             fp8_unpack(d_qkv, codes, exponents, T, 3 * C, stream);
             fp8_pack(codes, exponents, d_y, T, C, stream);
             fp8_unpack(d_y, codes, exponents, T, C, stream);
             backward(1);  // with forward's lse
-            attention_forward(&lab.dev, d_y, lse, d_qkv, scratch, 1, T, C, NH);
+            attention_forward(&lab.dev, d_y, lse, d_qkv, scratch, 1, T, C, NH, attention_scale(C / NH));
             backward(2);
             printf("    scores %.1f, v %.0f (hs %d): worst cosine of dq, dk, dv %.4f; packed, with forward's lse and y %.4f, made again %.4f\n", sharpness, mean, hs, cosine[0], cosine[1], cosine[2]);
             CHECK(cosine[0] >= 0.999, "scores %g: attention in BF16 itself has cosine %g", sharpness, cosine[0]);

@@ -70,9 +70,9 @@ static void forward_case(const OnePass& recipe, const Shape& c, bool k, bool t) 
         bf16 *d_qkv = lab_put<bf16>(lab, qkv), *d_y = lab_alloc<bf16>(lab, (size_t)N * C);
         float* d_lse = lab_alloc<float>(lab, (size_t)N * c.NH);
         CHECK(fp8_attention_fuses(&lab->dev, &l->s, slot, c.B, c.T, C, c.NH), "%s: does not fuse B %d T %d hs %d", recipe.recipe, c.B, c.T, c.hs);
-        if (fused) { fp8_attention_forward(&lab->dev, &l->s, slot, p.q, d_y, d_lse, d_qkv, c.B, c.T, C, c.NH); }
+        if (fused) { fp8_attention_forward(&lab->dev, &l->s, slot, p.q, d_y, d_lse, d_qkv, c.B, c.T, C, c.NH, attention_scale(C / c.NH)); }
         else {
-            attention_forward(&lab->dev, d_y, d_lse, d_qkv, NULL, c.B, c.T, C, c.NH);
+            attention_forward(&lab->dev, d_y, d_lse, d_qkv, NULL, c.B, c.T, C, c.NH, attention_scale(C / c.NH));
             fp8_quantize(&l->s, slot, p.q, d_y, N, C, NULL, NULL, false, lab->dev.stream);
         }
         y[fused] = lab_get(lab, d_y, (size_t)N * C);
@@ -107,10 +107,10 @@ static void backward_case(const OnePass& recipe, const Shape& c, bool k, bool t)
         float *lse = lab_alloc<float>(lab, (size_t)N * c.NH), *d_dbias = lab_put<float>(lab, old), *partial = lab_alloc<float>(lab, column_sum_partials(N, 3 * C));
         unsigned char* scratch = lab_alloc<unsigned char>(lab, attention_scratch_bytes(true, c.B, c.T, c.NH));
         CHECK(fp8_attention_fuses(&lab->dev, &l->s, slot, c.B, c.T, C, c.NH), "%s: does not fuse B %d T %d hs %d backward", recipe.recipe, c.B, c.T, c.hs);
-        attention_forward(&lab->dev, y, lse, d_qkv, NULL, c.B, c.T, C, c.NH);
-        if (fused) { fp8_attention_backward(&lab->dev, &l->s, slot, p.q, d_dbias, partial, d_dy, d_qkv, y, lse, scratch, c.B, c.T, C, c.NH); }
+        attention_forward(&lab->dev, y, lse, d_qkv, NULL, c.B, c.T, C, c.NH, attention_scale(C / c.NH));
+        if (fused) { fp8_attention_backward(&lab->dev, &l->s, slot, p.q, d_dbias, partial, d_dy, d_qkv, y, lse, scratch, c.B, c.T, C, c.NH, attention_scale(C / c.NH)); }
         else {
-            attention_backward(&lab->dev, dqkv, d_dy, d_qkv, y, lse, scratch, c.B, c.T, C, c.NH);
+            attention_backward(&lab->dev, dqkv, d_dy, d_qkv, y, lse, scratch, c.B, c.T, C, c.NH, attention_scale(C / c.NH));
             fp8_quantize(&l->s, slot, p.q, dqkv, N, 3 * C, d_dbias, partial, false, lab->dev.stream);
         }
         dbias[fused] = lab_get(lab, d_dbias, 3 * C);
@@ -166,7 +166,7 @@ static void test_fp8_attention_repeats(void) {
             int slot;
             ScalingLab* l = ready_lab(recipe, FP8_ROLE_X, LINEAR_ATTPROJ, &slot);
             Parts p = parts_alloc(l, slot, c.T, C, true, true);
-            fp8_attention_forward(&l->lab.dev, &l->s, slot, p.q, lab_alloc<bf16>(&l->lab, (size_t)c.T * C), lab_alloc<float>(&l->lab, c.T * c.NH), lab_put<bf16>(&l->lab, qkv), 1, c.T, C, c.NH);
+            fp8_attention_forward(&l->lab.dev, &l->s, slot, p.q, lab_alloc<bf16>(&l->lab, (size_t)c.T * C), lab_alloc<float>(&l->lab, c.T * c.NH, attention_scale(C / c.NH)), lab_put<bf16>(&l->lab, qkv), 1, c.T, C, c.NH);
             Bytes all;
             for (const Bytes& part : parts_get(l, p, slot)) { all.insert(all.end(), part.begin(), part.end()); }
             scaling_lab_free(l);
@@ -179,9 +179,9 @@ static void test_fp8_attention_repeats(void) {
             Parts p = parts_alloc(l, slot, c.T, 3 * C, true, true);
             bf16 *d_qkv = lab_put<bf16>(lab, qkv), *y = lab_alloc<bf16>(lab, (size_t)c.T * C);
             float *lse = lab_alloc<float>(lab, c.T * c.NH), *dbias = lab_zeros<float>(lab, 3 * C);
-            attention_forward(&lab->dev, y, lse, d_qkv, NULL, 1, c.T, C, c.NH);
+            attention_forward(&lab->dev, y, lse, d_qkv, NULL, 1, c.T, C, c.NH, attention_scale(C / c.NH));
             fp8_attention_backward(&lab->dev, &l->s, slot, p.q, dbias, lab_alloc<float>(lab, column_sum_partials(c.T, 3 * C)), y, d_qkv, y, lse,
-                                   lab_alloc<unsigned char>(lab, attention_scratch_bytes(true, 1, c.T, c.NH)), 1, c.T, C, c.NH);
+                                   lab_alloc<unsigned char>(lab, attention_scratch_bytes(true, 1, c.T, c.NH, attention_scale(C / c.NH))), 1, c.T, C, c.NH);
             Bytes all = lab_download(lab, (const uint8_t*)dbias, 3 * C * sizeof(float));
             for (const Bytes& part : parts_get(l, p, slot)) { all.insert(all.end(), part.begin(), part.end()); }
             scaling_lab_free(l);

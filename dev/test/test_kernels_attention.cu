@@ -123,8 +123,8 @@ static Result run_attention(Lab* lab, const Floats& qkv, const Floats& dy, const
     T *d_qkv = lab_put<T>(lab, qkv), *y = lab_alloc<T>(lab, N * C), *dqkv = lab_alloc<T>(lab, N * 3 * C);
     float* lse = lab_alloc<float>(lab, N * c.NH);
     unsigned char *scratch = lab_alloc<unsigned char>(lab, scratch_bytes), *scratch2 = lab_alloc<unsigned char>(lab, scratch_bytes);
-    attention_forward(&lab->dev, y, lse, d_qkv, scratch, c.B, c.T, C, c.NH);
-    attention_backward(&lab->dev, dqkv, lab_put<T>(lab, dy), d_qkv, y, lse, scratch2, c.B, c.T, C, c.NH);
+    attention_forward(&lab->dev, y, lse, d_qkv, scratch, c.B, c.T, C, c.NH, attention_scale(c.hs));
+    attention_backward(&lab->dev, dqkv, lab_put<T>(lab, dy), d_qkv, y, lse, scratch2, c.B, c.T, C, c.NH, attention_scale(c.hs));
     CHECK_SAME(lab_get(lab, d_qkv, qkv.size()), qkv, "attention changed its input");
     return {lab_get(lab, y, N * C), lab_get(lab, lse, N * c.NH), lab_get(lab, dqkv, N * 3 * C)};
 }
@@ -335,7 +335,7 @@ template <class T>
 static Floats run_decode(Lab* lab, const Floats& qkv, int position, int NH, int hs) {
     const int C = NH * hs;
     T *out = lab_alloc<T>(lab, C), *cache = lab_put<T>(lab, qkv);
-    attention_decode(out, cache, position, C, NH, lab->dev.stream);
+    attention_decode(out, cache, position, C, NH, attention_scale(hs), lab->dev.stream);
     CHECK_SAME(lab_get(lab, cache, qkv.size()), qkv, "attention_decode changed its cache");
     return lab_get(lab, out, C);
 }
@@ -361,7 +361,7 @@ static void test_attention_decode(void) {
                     Floats got = run_decode<T>(&lab, qkv, position, c.NH, c.hs), naive(y_lowp.end() - C, y_lowp.end());
                     T* whole = lab_alloc<T>(&lab, (size_t)n * C);
                     attention_forward(&lab.dev, whole, lab_alloc<float>(&lab, c.NH * n), lab_put<T>(&lab, qkv),
-                                      lab_alloc<unsigned char>(&lab, attention_scratch_bytes(false, 1, n, c.NH)), 1, n, C, c.NH);
+                                      lab_alloc<unsigned char>(&lab, attention_scratch_bytes(false, 1, n, c.NH)), 1, n, C, c.NH, attention_scale(c.hs));
                     Floats last = lab_get(&lab, whole + (size_t)position * C, C);
                     earned_add(&error, Doubles(y.end() - C, y.end()), got, naive, c.NH, c.hs);
                     earned_add(&distance, widen(last), got, naive, c.NH, c.hs);

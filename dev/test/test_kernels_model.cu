@@ -290,7 +290,7 @@ static void test_layernorm_forward(void) {
                     T *out = lab_alloc<T>(&lab, n), *residual = lab_alloc<T>(&lab, n);
                     float *mean = lab_alloc<float>(&lab, N), *rstd = lab_alloc<float>(&lab, N);
                     unsigned* amax = lab_zeros<unsigned>(&lab, 1);
-                    layernorm_forward(out, mean, rstd, with_branch ? residual : (T*)NULL, d_inp, with_branch ? d_branch : (T*)NULL, d_w, d_b, N, C,
+                    layernorm_forward(out, mean, rstd, with_branch ? residual : (T*)NULL, d_inp, with_branch ? d_branch : (T*)NULL, d_w, d_b, N, C, C,
                         amax, lab.dev.stream);
                     Floats x = inp;
                     if (with_branch) {
@@ -309,7 +309,7 @@ static void test_layernorm_forward(void) {
                     CHECK(amax_bits == max_bits(got), "amax %08x, largest magnitude of the output %08x", amax_bits, max_bits(got));
                     // without an amax, and with residual in the place of the branch: the same bits
                     T* again = lab_alloc<T>(&lab, n);
-                    layernorm_forward(again, mean, rstd, with_branch ? d_branch : (T*)NULL, d_inp, with_branch ? d_branch : (T*)NULL, d_w, d_b, N, C,
+                    layernorm_forward(again, mean, rstd, with_branch ? d_branch : (T*)NULL, d_inp, with_branch ? d_branch : (T*)NULL, d_w, d_b, N, C, C,
                         (unsigned*)NULL, lab.dev.stream);
                     CHECK(same_bits(lab_get(&lab, again, n), got), "amax NULL, residual = branch: other bits");
                 }
@@ -349,7 +349,7 @@ static void test_layernorm_backward(void) {
                     unsigned* amax = lab_zeros<unsigned>(&lab, 2);
                     Floats got;
                     for (int pass = 0; pass < 2; pass++) {  // twice: dw and db grow, and dx where it accumulates
-                        layernorm_backward(d_dx, d_dw, d_db, partial, d_dout, d_x, d_w, d_mean, d_rstd, N, C, accumulate, amax + pass, lab.dev.stream);
+                        layernorm_backward(d_dx, d_dw, d_db, partial, d_dout, d_x, d_w, d_mean, d_rstd, N, C, C, accumulate, amax + pass, lab.dev.stream);
                         layernorm_backward_cpu(&dx_cpu, &dw_cpu, &db_cpu, widen(dout), widen(x), widen(w), N, C);
                         layernorm_backward_lowp<T>(&dx_lowp, &dw_lowp, &db_lowp, old, dout, x, w, mean, rstd, N, C);
                         for (size_t i = 0; i < n; i++) { dx_cpu[i] += old[i]; }
@@ -399,7 +399,7 @@ static void test_layernorm_special(void) {
     for (int special = 0; special < 3; special++) {
         if (special) { x[2 * C + 77] = special == 1 ? NAN : INFINITY; }
         unsigned* amax = lab_zeros<unsigned>(&lab, 1);
-        layernorm_forward(out, mean, rstd, (T*)NULL, lab_put<T>(&lab, x), (T*)NULL, d_w, d_b, N, C, amax, lab.dev.stream);
+        layernorm_forward(out, mean, rstd, (T*)NULL, lab_put<T>(&lab, x), (T*)NULL, d_w, d_b, N, C, C, amax, lab.dev.stream);
         Floats got = lab_get(&lab, out, N * C);
         for (int c = 0; c < C; c++) { CHECK(got[4 * C + c] == b[c], "constant row: %g at %d, bias %g", got[4 * C + c], c, b[c]); }
         for (int i = 0; i < N * C; i++) {
@@ -416,10 +416,57 @@ static void test_layernorm_special(void) {
     unsigned* amax = lab_zeros<unsigned>(&lab, 1);
     layernorm_backward(dx, dw, db, partial, lab_put<T>(&lab, dout), lab_put<T>(&lab, make_input<T>(INPUT_RANDOM, N * C, 1)), d_w,
         lab_put<float>(&lab, Floats(N, 0.0f)),
-                       lab_put<float>(&lab, Floats(N, 1.0f)), N, C, false, amax, lab.dev.stream);
+                       lab_put<float>(&lab, Floats(N, 1.0f)), N, C, C, false, amax, lab.dev.stream);
     Floats got = lab_get(&lab, dx, N * C);
     for (int i = 0; i < N * C; i++) { CHECK(i / C == 3 ? isnan(got[i]) : isfinite(got[i]), "dx[%d] is %g", i, got[i]); }
     CHECK(lab_download(&lab, amax, 1)[0] > 0x7f800000u, "the amax of a gradient with a NaN is no NaN");
+}
+
+// Rows that end before C: as rows of that width, and zeros beyond.
+template <class T>
+static void test_layernorm_width(void) {
+    Lab lab;
+    for (const MatrixCase& c : {MatrixCase{24, 32}, MatrixCase{264, 512}, MatrixCase{20, 32}, MatrixCase{100, 128}, MatrixCase{297, 304}}) {
+        const int width = c.rows, C = c.cols, N = 16;
+        Earned out_error = earned<T>(), dx_error = earned<T>(), dw_error = earned<float>();
+        auto apart = [&](const Floats& x) {
+            Floats out(x.size() / width * C, 0.0f);
+            for (size_t i = 0; i < x.size(); i++) { out[i / width * C + i % width] = x[i]; }
+            return lab_put<T>(&lab, out);
+        };
+        auto together = [&](const Floats& x) {
+            Floats out;
+            for (size_t i = 0; i < x.size(); i++) {
+                if (i % C < (size_t)width) { out.push_back(x[i]); } else { CHECK(x[i] == 0, "width %d of %d: element %zu is %g", width, C, i, x[i]); }
+            }
+            return out;
+        };
+        for (int repeat = 0; repeat < 4; repeat++) {
+            Floats x = make_input<T>(INPUT_RANDOM, N * width, 5 * repeat + 1), branch = make_input<T>(INPUT_RANDOM, N * width, 5 * repeat + 2), w = make_input<T>(INPUT_RANDOM, width, 5 * repeat + 3);
+            Floats b = make_input<T>(INPUT_RANDOM, width, 5 * repeat + 4), dout = make_input<T>(INPUT_RANDOM, N * width, 5 * repeat + 5), sum = x;
+            for (int i = 0; i < N * width; i++) { sum[i] = ref_round<T>(x[i] + branch[i]); }
+            T *out = lab_alloc<T>(&lab, N * C), *residual = lab_alloc<T>(&lab, N * C), *dx = lab_alloc<T>(&lab, N * C), *d_w = apart(w);
+            float *mean = lab_alloc<float>(&lab, N), *rstd = lab_alloc<float>(&lab, N), *dw = lab_zeros<float>(&lab, C), *db = lab_zeros<float>(&lab, C),
+                *partial = lab_alloc<float>(&lab, 2 * column_sum_partials(N, C));
+            layernorm_forward(out, mean, rstd, residual, apart(x), apart(branch), d_w, apart(b), N, C, width, (unsigned*)NULL, lab.dev.stream);
+            layernorm_backward(dx, dw, db, partial, apart(dout), residual, d_w, mean, rstd, N, C, width, false, (unsigned*)NULL, lab.dev.stream);
+            Doubles out_cpu, mean_cpu, rstd_cpu, dx_cpu, dw_cpu(width, 0.0), db_cpu(width, 0.0);
+            Floats out_lowp, mean_lowp, rstd_lowp, dx_lowp, dw_lowp(width, 0.0f), db_lowp(width, 0.0f);
+            layernorm_forward_cpu(&out_cpu, &mean_cpu, &rstd_cpu, widen(sum), widen(w), widen(b), N, width);
+            layernorm_forward_lowp<T>(&out_lowp, &mean_lowp, &rstd_lowp, sum, w, b, N, width);
+            layernorm_backward_cpu(&dx_cpu, &dw_cpu, &db_cpu, widen(dout), widen(sum), widen(w), N, width);
+            layernorm_backward_lowp<T>(&dx_lowp, &dw_lowp, &db_lowp, Floats(N * width, 0.0f), dout, sum, w, mean_lowp, rstd_lowp, N, width);
+            CHECK_SAME(together(lab_get(&lab, residual, N * C)), sum, "residual, width %d of %d", width, C);
+            earned_add(&out_error, out_cpu, together(lab_get(&lab, out, N * C)), out_lowp, N, width);
+            earned_add(&dx_error, dx_cpu, together(lab_get(&lab, dx, N * C)), dx_lowp, N, width);
+            earned_add(&dw_error, dw_cpu, together(lab_get(&lab, dw, C)), dw_lowp, 1, width);
+            earned_add(&dw_error, db_cpu, together(lab_get(&lab, db, C)), db_lowp, 1, width);
+            lab_reset(&lab);
+        }
+        earned_check(&out_error, "layernorm out %s, width %d of %d", type_name<T>(), width, C);
+        earned_check(&dx_error, "layernorm dx %s, width %d of %d", type_name<T>(), width, C);
+        earned_check(&dw_error, "layernorm dw, db %s, width %d of %d", type_name<T>(), width, C);
+    }
 }
 
 static void test_layernorm_repeats(void) {
@@ -432,8 +479,8 @@ static void test_layernorm_repeats(void) {
         float *mean = lab_alloc<float>(&lab, N), *rstd = lab_alloc<float>(&lab, N), *dw = lab_zeros<float>(&lab, 2 * C),
             *partial = lab_alloc<float>(&lab, 2 * column_sum_partials(N, C));
         unsigned* amax = lab_zeros<unsigned>(&lab, 2);
-        layernorm_forward(out, mean, rstd, residual, d_x, d_x, d_w, d_w, N, C, amax, lab.dev.stream);
-        layernorm_backward(dx, dw, dw + C, partial, lab_put<bf16>(&lab, g), residual, d_w, mean, rstd, N, C, false, amax + 1, lab.dev.stream);
+        layernorm_forward(out, mean, rstd, residual, d_x, d_x, d_w, d_w, N, C, C, amax, lab.dev.stream);
+        layernorm_backward(dx, dw, dw + C, partial, lab_put<bf16>(&lab, g), residual, d_w, mean, rstd, N, C, C, false, amax + 1, lab.dev.stream);
         Floats all = lab_get(&lab, out, 3 * N * C), sums = lab_get(&lab, dw, 2 * C), m = lab_get(&lab, mean, N), s = lab_get(&lab, rstd, N);
         all.insert(all.end(), sums.begin(), sums.end());
         all.insert(all.end(), m.begin(), m.end());
@@ -741,6 +788,8 @@ int main(int argc, char** argv) {
         {"layernorm_oracle_finite_differences", test_layernorm_gradient, QUICK},
         {"layernorm_special_values_f32", test_layernorm_special<float>, QUICK},
         {"layernorm_special_values_bf16", test_layernorm_special<bf16>, QUICK},
+        {"layernorm_width_f32", test_layernorm_width<float>, QUICK},
+        {"layernorm_width_bf16", test_layernorm_width<bf16>, QUICK},
         {"layernorm_repeats", test_layernorm_repeats, QUICK},
         {"gelu_matches_oracle_f32", test_gelu<float>, QUICK},
         {"gelu_matches_oracle_bf16", test_gelu<bf16>, QUICK},
