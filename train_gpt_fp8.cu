@@ -422,7 +422,9 @@ static LayerBuffers<floatX> gpt_layer(GPT<floatX>* g, int l, size_t N) {
 template <class floatX>
 static size_t gpt_noise_blocks(GPT<floatX>* g) {
     const int C = g->config.channels, N = g->B * g->T;
-    return max(fp8_quantize_blocks(N, 4 * C), fp8_quantize_blocks(4 * C, C));
+    size_t most = max(fp8_quantize_blocks(N, 4 * C), fp8_quantize_blocks(4 * C, C));
+    for (ParamId p : linear_weight) { most = max(most, fp8_quantize_blocks(FP8_TILE, (int)(g->spec[p].held / FP8_TILE))); }  // shards (gpt_gather_weights)
+    return most;
 }
 
 // Keeps linear layers in BF16: "0,-1,fcproj,3.qkv" are layer 0, the last one, fcproj of all layers, qkv of layer 3.
