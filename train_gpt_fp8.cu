@@ -2777,8 +2777,8 @@ static void run_main(Run* run, bool fp8) {
     }
     if (run->control) {  // what the options stand for here: files may differ between machines
         char text[280];
-        snprintf(text, sizeof(text), "dtype %d, L %d, C %d, NH %d, V %d, maxT %d, data %016llx, %016llx, questions %d, steps %d, from %d, calibration %016llx", o->dtype, config.num_layers, config.channels,
-                 config.num_heads, config.vocab_size, config.max_seq_len, o->sample_only ? 0ull : (unsigned long long)dataloader_digest(&run->train),
+        snprintf(text, sizeof(text), "dtype %d, L %d, C %d, NH %d, V %d, maxT %d, data %016llx, %016llx, questions %d, steps %d, from %d, calibration %016llx", o->dtype, config.num_layers,
+                 config.channels, config.num_heads, config.vocab_size, config.max_seq_len, o->sample_only ? 0ull : (unsigned long long)dataloader_digest(&run->train),
                  o->sample_only ? 0ull : (unsigned long long)dataloader_digest(&run->val), run->has_eval, run->num_steps, run->resumed_step, (unsigned long long)calibration.digest);
         control_agree(run->control, "model and data", text, 0);
     }

@@ -170,7 +170,7 @@ static inline void fp8_append(std::string* out, const char* fmt, ...) {
     va_end(args);
     *out += text;
 }
-// The file. note: a comment on how it was made, one line. s: for names.
+// The file. note: a comment on how it was made, one line.
 static inline std::string fp8_calibration_text(const Fp8Advice* a, const std::vector<Fp8Measured>& measured, const char* note) {
     std::string out;
     fp8_append(&out, "llm.fp8 calibration 1\nmodel %d %d\nrecipe %s\n# %s\n", a->layers, a->channels, fp8_recipes[a->recipe].name, note);
@@ -262,7 +262,8 @@ static inline bool fp8_calibration_read(Fp8Calibration* c, const char* path, int
         } else if (part == 1) {
             if (f.size() != 3 || sscanf(line.c_str(), "model %d %d", &L, &C) != 2) { return wrong("'model LAYERS CHANNELS' is due"); }
             if (L != layers || C != channels) {
-                return file_error(error, 0, "calibrate this model (--calibrate)", "'%s' is the calibration of a model with %d layers and %d channels; this one has %d and %d", path, L, C, layers, channels);
+                return file_error(error, 0, "calibrate this model (--calibrate)", "'%s' is the calibration of a model with %d layers and %d channels; this one has %d and %d", path,
+                                  L, C, layers, channels);
             }
         } else if (part == 2) {
             if (f.size() != 2 || f[0] != "recipe") { return wrong("'recipe NAME' is due"); }

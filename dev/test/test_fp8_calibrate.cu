@@ -144,8 +144,10 @@ static Fp8Measured made(double e4m3, double flushed_e4m3, double e5m2, double fl
 }
 static void test_choices_and_reasons(void) {
     const struct { Fp8Measured m; Fp8Role role; int choice; const char* says; } cases[] = {
-        {made(31.5, 0, 25.5, 0, 0), FP8_ROLE_X, FP8_CHOOSE_E4M3, "e4m3 keeps 31.5 dB of 26.5"}, {made(26, 0, 25.5, 0, 0), FP8_ROLE_X, FP8_CHOOSE_BF16, "e4m3 has 26.0 dB, needs 26.5; e5m2 has 25.5"},
-        {made(31.5, 0.06, 28, 0, 0), FP8_ROLE_X, FP8_CHOOSE_E5M2, "e5m2 keeps"}, {made(31.5, 0.06, 28, 0.07, 0), FP8_ROLE_X, FP8_CHOOSE_BF16, "e4m3 flushes 6 % to zero, more than 5 %; e5m2 flushes 7 %"},
+        {made(31.5, 0, 25.5, 0, 0), FP8_ROLE_X, FP8_CHOOSE_E4M3, "e4m3 keeps 31.5 dB of 26.5"},
+        {made(26, 0, 25.5, 0, 0), FP8_ROLE_X, FP8_CHOOSE_BF16, "e4m3 has 26.0 dB, needs 26.5; e5m2 has 25.5"},
+        {made(31.5, 0.06, 28, 0, 0), FP8_ROLE_X, FP8_CHOOSE_E5M2, "e5m2 keeps"},
+        {made(31.5, 0.06, 28, 0.07, 0), FP8_ROLE_X, FP8_CHOOSE_BF16, "e4m3 flushes 6 % to zero, more than 5 %; e5m2 flushes 7 %"},
         {made(31.5, 0.05, 0, 0, 0), FP8_ROLE_W, FP8_CHOOSE_E4M3, "flushes 5 %"}, {made(31.5, 0.06, 40, 0, 0), FP8_ROLE_W, FP8_CHOOSE_BF16, "e4m3 flushes 6 %"},
         {made(31.5, 0.2, 25.5, 0, 0), FP8_ROLE_DY, FP8_CHOOSE_E5M2, "e5m2 keeps 25.5 dB of 23.5"}, {made(31.5, 0, 25.5, 0, 0.002), FP8_ROLE_DY, FP8_CHOOSE_E5M2, "e5m2"},
         {made(31.5, 0, 20, 0, 0.002), FP8_ROLE_DY, FP8_CHOOSE_BF16, "e4m3 saturates 0.2 %, more than 0.1 %; e5m2 has 20.0 dB"}, {made(24, 0, 25, 0, 0), FP8_ROLE_DY, FP8_CHOOSE_E5M2, "25.0"}};
@@ -227,7 +229,8 @@ static void test_file(void) {
         return s.replace(at, strlen(from), to);
     };
     const struct { std::string text; const char* says; } bad[] = {
-        {changed("calibration 1", "calibration 2"), "line 1: no calibration of version 1"}, {"", "no line for x of qkv of layer 0"}, {changed("model 2 64", "model 2 128"), "2 layers and 128 channels; this one has 2 and 64"},
+        {changed("calibration 1", "calibration 2"), "line 1: no calibration of version 1"}, {"", "no line for x of qkv of layer 0"},
+        {changed("model 2 64", "model 2 128"), "2 layers and 128 channels; this one has 2 and 64"},
         {changed("model 2 64", "model 2"), "line 2"}, {changed("recipe block", "rezept block"), "line 3"}, {changed("\tdelayed", "\tdelyaed"), "no column of --fp8-recipe delayed"},
         {changed("x   \t    1\tqkv", "x   \t    2\tqkv"), "no tensor of this model"}, {changed("x   \t    1\tqkv", "x   \t    0\tqkv"), "a second line of the same tensor"},
         {changed("x   \t    1\tqkv", "z   \t    1\tqkv"), "no tensor of this model"}, {changed("x   \t    1\tqkv", "x   \t   1a\tqkv"), "no tensor of this model"},
