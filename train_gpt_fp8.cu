@@ -2784,7 +2784,7 @@ static void run_main(Run* run, bool fp8) {
     }
     gpt_init(g, &run->dev, &run->comm, &config, fp8, &settings, masters, o->zero_stage);
     comm_reserve(&run->comm, gpt_largest_linear(g));
-    g->gelu_fusion = fp8 ? 0 : o->gelu_fusion;
+    g->gelu_fusion = fp8 || o->calibrate ? 0 : o->gelu_fusion;
     g->fp8_wgrad_bf16 = fp8 && o->fp8_wgrad == OPT_WGRAD_BFLOAT16;
     g->fp8_guarded = fp8 && o->fp8_guard_every > 0;
     g->fp8_fusion = o->fp8_fusion;
