@@ -110,6 +110,8 @@
 #include "llmc/goodput.h"
 // defines: fp8_json_line, fp8_log_append, fp8_guard_trips
 #include "llmc/fp8_report.h"
+// defines: Fp8Calibrator, fp8_calibrator_measure
+#include "llmc/fp8_calibrate.cuh"
 
 // ---------------------------------------------------------------------------- [A] dimensions and constraints
 
@@ -395,6 +397,7 @@ struct GPT {
     uint8_t *wk[NUM_LINEARS + 1], *wt[NUM_LINEARS + 1];              // FP8 weights (L,OC,C), transposed (L,C,OC); of the head (Vp,C), (C,Vp), or NULL
     uint8_t *wk_scale[NUM_LINEARS + 1], *wt_scale[NUM_LINEARS + 1];  // their descales, a layer's after another's; NULL where a tensor has one
     Fp8Scaling scaling;
+    Fp8Calibrator* calibrator;         // measures the operands of linear layers (--calibrate); NULL: nobody does
     Activations<floatX> acts;
     int* staging[2];                   // pinned: inputs, targets, order, start, token of a micro-batch on their way to the device; two, used in turn,
     cudaEvent_t staged[2];             // since the host fills one while the other may still be read
@@ -464,8 +467,9 @@ template <class floatX> static size_t gpt_last_statistics(GPT<floatX>* g, size_t
 template <class floatX>
 static size_t gpt_noise_blocks(GPT<floatX>* g) {
     const int C = g->config.channels, N = g->B * g->T, Vp = g->config.padded_vocab_size;
-    const size_t linear = max(fp8_quantize_blocks(N, 4 * C), fp8_quantize_blocks(4 * C, C));
-    return g->fp8_head ? max(linear, max(fp8_quantize_blocks(g->head_rows, Vp), fp8_quantize_blocks(Vp, C))) : linear;
+    size_t most = max(fp8_quantize_blocks(N, 4 * C), fp8_quantize_blocks(4 * C, C));
+    for (int i = 0; i < NUM_LINEARS; i++) { most = max(most, fp8_quantize_blocks(FP8_TILE, (int)(g->spec[linear_weight[i]].held / FP8_TILE))); }  // shards (gpt_gather_weights)
+    return g->fp8_head ? max(most, max(fp8_quantize_blocks(g->head_rows, Vp), fp8_quantize_blocks(Vp, C))) : most;
 }
 
 // Keeps linear layers in BF16: "0,-1,fcproj,3.qkv,head" are layer 0, the last one, fcproj of all layers, qkv of layer 3, the head.
@@ -855,6 +859,7 @@ static Operand gpt_operand_x(GPT<floatX>* g, Fp8Role role, int l, int i, floatX*
             fp8_quantize(s, slot, q, x, N, cols, NULL, NULL, again, g->dev->stream);
             return gpt_fp8_operand(g, slot, q, N, cols);
         }
+        if (g->calibrator && !again) { fp8_calibrator_measure(g->calibrator, role, l, i, x, N, cols, g->dev->stream); }
     }
     (void)role; (void)l; (void)i; (void)saved; (void)saved_scales; (void)again;
     return operand_plain(x, N, cols);
@@ -905,6 +910,7 @@ static Operand gpt_operand_dy(GPT<floatX>* g, int l, int i, floatX* dy, int N) {
             fp8_quantize(s, slot, q, dy, N, OC, dbias, g->acts.partial, false, g->dev->stream);
             return gpt_fp8_operand(g, slot, q, N, OC);
         }
+        if (g->calibrator) { fp8_calibrator_measure(g->calibrator, FP8_ROLE_DY, l, i, dy, N, OC, g->dev->stream); }
     }
     bias_backward(dbias, g->acts.partial, dy, N, OC, g->dev->stream);
     return operand_plain(dy, N, OC);
@@ -1250,30 +1256,32 @@ static void gpt_head(GPT<floatX>* g, int N, float dloss) {
     }
 }
 
-// The shape of one pass of linear layer i on N tokens, as the operands of this precision make it; fp8: whether they are FP8.
+// The shape of one pass of linear layer i on N tokens, as the operands of this precision make it; l: the layer whose FP8 operands they are, -1: they are plain.
 template <class floatX>
-static GemmShape gpt_linear_shape(GPT<floatX>* g, Pass pass, int i, int N, bool fp8) {
+static GemmShape gpt_linear_shape(GPT<floatX>* g, Pass pass, int i, int N, int l) {
     const ParamSpec* spec = &g->spec[linear_weight[i]];
     const DType X = dtype_of<floatX>();
     if ((g->gelu_fusion >= 1 && pass == PASS_FPROP && i == LINEAR_FC) || (g->gelu_fusion >= 2 && pass == PASS_DGRAD && i == LINEAR_FCPROJ)) {
         return linear_gelu_shape(pass, N, spec->cols, spec->rows, X);
     }
-    if (!fp8) { return linear_shape(pass, N, spec->cols, spec->rows, X, X, X, X, false, false); }
-    const Fp8Settings* r = &g->scaling.settings;
-    return linear_shape(pass, N, spec->cols, spec->rows, dtype_of_fp8(r->x), dtype_of_fp8(r->w), dtype_of_fp8(r->dy), X, g->fp8_keep_t, gpt_fast_accum(g, pass),
-                        {r->recipe->by_x, r->recipe->by_w, r->recipe->by_dy});
+    if (l < 0) { return linear_shape(pass, N, spec->cols, spec->rows, X, X, X, X, false, false); }
+    const Fp8Recipe* r = g->scaling.recipe;
+    auto type = [&](Fp8Role role) { return dtype_of_fp8(fp8_slot_format(&g->scaling, fp8_slot(&g->scaling, role, l, i))); };
+    return linear_shape(pass, N, spec->cols, spec->rows, type(FP8_ROLE_X), type(FP8_ROLE_W), type(FP8_ROLE_DY), X, g->fp8_keep_t, gpt_fast_accum(g, pass), {r->by_x, r->by_w, r->by_dy});
 }
 
 // Plans one pass of linear layer i on N tokens, in FP8 and in the plain type, as far as a layer has it or the guard may want it.
 template <class floatX>
 static void gpt_plan_linear(GPT<floatX>* g, Pass pass, int i, int N, const char* name) {
-    bool fp8 = false, plain = g->fp8_guarded;
-    for (int l = 0; l < g->config.num_layers; l++) { (gpt_linear_fp8(g, l, i) && !(pass == PASS_WGRAD && g->fp8_wgrad_bf16) ? fp8 : plain) = true; }
-    for (int k = 0; k < 2; k++) {
-        if (!(k ? fp8 : plain)) { continue; }
-        GemmShape s = gpt_linear_shape(g, pass, i, N, k);
+    bool plain = g->fp8_guarded;
+    auto plan = [&](int l) {
+        const GemmShape s = gpt_linear_shape(g, pass, i, N, l);
         gemm_plan_or_fail(g->dev, &s, name);
+    };
+    for (int l = 0; l < g->config.num_layers; l++) {  // formats may differ between layers
+        if (gpt_linear_fp8(g, l, i) && !(pass == PASS_WGRAD && g->fp8_wgrad_bf16)) { plan(l); } else { plain = true; }
     }
+    if (plain) { plan(-1); }
 }
 
 // Plans every product of a training step, so that what the library refuses is said before training starts.
@@ -2667,6 +2675,76 @@ static void run_print_comm(Run* run) {
     printf(" | collectives %.2f ms: %.2f hidden, %.2f exposed\n", busy, busy - exposed, exposed);
 }
 
+// Reads this rank's part of a micro-step. Returns how many sequences of it count; the rest only fills up.
+static int run_read_micro(Run* run, int micro) {
+    const Options* o = &run->opt;
+    const int64_t B = o->batch_size, sequences = (int64_t)(run->total_tokens / o->seq_len);  // of an optimizer step
+    const int64_t first = ((int64_t)micro * run->ranks.size + run->ranks.rank) * B;
+    const int rows = (int)max((int64_t)0, min(sequences - first, B));
+    run_read(run, o->overfit_single_batch ? &run->val : &run->train, (o->overfit_single_batch ? 0 : run->position) + (first < sequences ? first : 0), rows);
+    return rows;
+}
+
+// --calibrate: measures the tensors of so many optimizer steps' batches, forward and backward, with the weights as they are, and writes what each of them needs.
+template <class floatX>
+static void run_calibrate(Run* run, GPT<floatX>* g) {
+    const Options* o = &run->opt;
+    cudaStream_t stream = g->dev->stream;
+    const int C = g->config.channels, L = g->config.num_layers, N = g->B * g->T;
+    Fp8Calibrator* c = new Fp8Calibrator();
+    const size_t scales = max(fp8_calibrator_scale_bytes(N, 4 * C), fp8_calibrator_scale_bytes(4 * C, C));
+    fp8_calibrator_init(c, L, (size_t)max(N, C) * 4 * C, gpt_noise_blocks(g), scales);
+    g->calibrator = c;
+    for (int batch = 0; batch < o->calibrate; batch++) {
+        printf("calibrating: batch %d of %d\n", batch + 1, o->calibrate);
+        fp8_calibrator_begin_batch(c, stream);
+        for (int micro = 0; micro < run->accum; micro++) {
+            run_note(run, "calibrating", false);
+            if (run_read_micro(run, micro) == 0) { continue; }
+            gpt_micro_step(g, run->inputs.data(), run->targets.data(), g->B, g->T, micro, run->accum + 1, run->total_tokens);  // none of them is the last: gradients stay here
+            cudaCheck(cudaStreamSynchronize(stream));
+        }
+        if constexpr (sizeof(floatX) == 2) {
+            for (int k = 0; batch == 0 && run->ranks.rank == 0 && k < L * NUM_LINEARS; k++) {  // weights are the same on all ranks, and stay
+                const ParamSpec* w = &g->spec[linear_weight[k / L]];
+                fp8_calibrator_measure(c, FP8_ROLE_W, k % L, k / L, gpt_param(g, linear_weight[k / L], k % L), w->rows, w->cols, stream);
+            }
+        }
+        fp8_calibrator_end_batch(c, stream, [&](unsigned* amax_step, int n) {
+            if (g->comm->size == 1) { return; }
+            comm_fork(g->comm);
+            comm_all_reduce_max(g->comm, COMM_SCALES, amax_step, n);
+            comm_end(g->comm);
+            comm_join(g->comm);
+        });
+        run->position += run->total_tokens / o->seq_len;
+    }
+    std::vector<Fp8Measured> all = fp8_calibrator_read(c), others(run->ranks.size);
+    for (size_t i = 0; run->ranks.size > 1 && i < all.size(); i++) {
+        control_all_gather(run->control, "calibration", &all[i], (int)sizeof(all[i]), others.data(), 0);
+        all[i] = others[0];
+        for (int r = 1; r < run->ranks.size; r++) { fp8_measured_merge(&all[i], &others[r]); }
+    }
+    bool may[NUM_FP8_RECIPES], any = false;
+    for (int r = 0; r < NUM_FP8_RECIPES; r++) { any |= may[r] = fp8_recipe_runs(&fp8_recipes[r], g->dev->capability / 10, g->dev->capability % 10); }
+    for (int r = 0; !any && r < NUM_FP8_RECIPES; r++) { may[r] = true; }  // a GPU without FP8 can still say what others should use
+    const Fp8Advice advice = fp8_advise(all, L, C, may);
+    char note[256];
+    snprintf(note, sizeof(note), "%d batches of %llu tokens in micro-steps of %d x %d, weights of step %d, on %.80s", o->calibrate, (unsigned long long)run->total_tokens, g->B, g->T, run->step,
+             run->dev.props.name);
+    const std::string path = o->calibration_file[0] ? o->calibration_file : std::string(o->output_dir) + "/calibration.tsv", text = fp8_calibration_text(&advice, all, note);
+    if (run->ranks.rank == 0) {
+        AtomicFile file;
+        FileError error;
+        fileCheck(atomic_file_open(&file, path.c_str(), text.size(), &error) && atomic_file_write(&file, text.data(), text.size(), &error) && atomic_file_commit(&file, &error), &error);
+    }
+    for (int r = 0; r < NUM_FP8_RECIPES; r++) { printf("recipe %-8s %d of %d linear layers need BF16\n", fp8_recipes[r].name, advice.in_bf16[r], L * NUM_LINEARS); }
+    printf("calibration written to %s; train with --fp8-recipe %s --fp8-calibration %s\n", path.c_str(), fp8_recipes[advice.recipe].name, path.c_str());
+    g->calibrator = NULL;
+    fp8_calibrator_free(c);
+    delete c;
+}
+
 // One optimizer step: accum micro-steps, then the update unless it is to be skipped; prints and logs.
 template <class floatX>
 static void run_train_step(Run* run, GPT<floatX>* g) {
@@ -2680,15 +2758,12 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
         g->scaling.traffic = 0;
     }
     comm_clear(&run->comm);
-    const int64_t sequences = (int64_t)(run->total_tokens / o->seq_len);
     for (int micro = 0; micro < run->accum; micro++) {
-        DataLoader* loader = o->overfit_single_batch ? &run->val : &run->train;
-        const int64_t first = ((int64_t)micro * run->ranks.size + run->ranks.rank) * B;  // of the sequences of this step
         run_note(run, "a training step", micro == run->accum - 1);
-        run_read(run, loader, (o->overfit_single_batch ? 0 : run->position) + (first < sequences ? first : 0), (int)max((int64_t)0, min(sequences - first, (int64_t)B)));
+        run_read_micro(run, micro);
         gpt_micro_step(g, run->inputs.data(), run->targets.data(), B, T, micro, run->accum, run->total_tokens);
     }
-    run->position += sequences;
+    run->position += run->total_tokens / o->seq_len;
     float loss, norm, wishes[2] = {run_signal() ? 1.0f : 0.0f, o->save_every_minutes > 0 && clock_ms() - run->saved_ms >= o->save_every_minutes * 60e3 ? 1.0f : 0.0f};
     int operands = 0;
     gpt_loss_and_norm(g, B * T, run->total_tokens, &loss, &norm, wishes, &operands);  // all ranks hear of it in the same step
@@ -2876,6 +2951,24 @@ static void run_print_model(Run* run, GPT<floatX>* g, const char* origin) {
     fflush(stdout);
 }
 
+// What a calibration says of each linear layer, in the recipe that runs.
+template <class floatX>
+static void run_apply_calibration(Run* run, GPT<floatX>* g, const Fp8Calibration* c) {
+    const Options* o = &run->opt;
+    const bool keep[3] = {o->fp8_format_x != OPT_FORMAT_RECIPE, false, o->fp8_format_dy != OPT_FORMAT_RECIPE};
+    const int in_bf16 = fp8_calibration_apply(&g->scaling, c, keep), n = fp8_training_slots(&g->scaling);
+    require(in_bf16 >= 0, "leave --fp8-format-x and --fp8-format-dy to the calibration", "with '%s' the input of a linear layer and its gradient would both be E5M2", o->fp8_calibration);
+    int e5m2 = 0;
+    for (int i = 0; i < n; i++) {
+        const int k = i % fp8_tensors(&g->scaling);
+        e5m2 += k < g->scaling.layers * NUM_LINEARS && !g->scaling.in_bf16[k] && fp8_slot_format(&g->scaling, i) == FP8_E5M2;
+    }
+    printf("calibration %s: %d of %d linear layers stay in BF16; of the other tensors %d are E5M2, the rest E4M3\n", o->fp8_calibration, in_bf16, g->scaling.layers * NUM_LINEARS, e5m2);
+    if (c->recipe != g->scaling.recipe->name) {
+        printf("note: the calibration recommends --fp8-recipe %s, and this run uses %s\n", c->recipe.c_str(), g->scaling.recipe->name);
+    }
+}
+
 // --plan: what each GPU will hold, by class.
 static void run_print_plan(const Run* run, const ModelHeader* c, const size_t bytes[NUM_MEM_CLASSES]) {
     const Options* o = &run->opt;
@@ -2927,8 +3020,9 @@ static void run_main(Run* run, bool fp8) {
         tokenizer_free(&run->tokenizer);
     }
     if (o->sample_only && !options_is_set(o, "seq_len")) { o->seq_len = fp8 && config.max_seq_len >= 16 ? config.max_seq_len / 16 * 16 : config.max_seq_len; }
-    gpt_check_config(&config, o->batch_size, o->seq_len, fp8);
-    run_choose_attention(run, dtype_of<floatX>(), config.channels / config.num_heads);
+    gpt_check_config(&config, o->batch_size, o->seq_len, fp8 || o->calibrate);
+    run_choose_attention(run, dtype_of<floatX>(), gpt_padded_head_size(&config));
+    require(!o->calibrate || o->seq_len % 16 == 0, "choose a multiple of 16", "--calibrate measures tensors as float8 has them: --seq-len %d is not a multiple of 16", o->seq_len);
     const bool masters = o->master_dtype == OPT_MASTER_FLOAT32 && !o->sample_only;
     const MomentType moments = o->moment_dtype == OPT_MOMENT_FLOAT8 ? MOMENT_F8 : o->moment_dtype == OPT_MOMENT_BFLOAT16 ? MOMENT_BF16 : MOMENT_F32;
     const Fp8Settings settings = fp8 ? fp8_settings_from_options(o) : Fp8Settings();
@@ -2944,16 +3038,20 @@ static void run_main(Run* run, bool fp8) {
     if (!o->sample_only) { run_open_eval(run, config.vocab_size); }
     if (samples) { run_open_prompt(run, config.vocab_size); }
 
+    Fp8Calibration calibration = {"", {}, 0};
+    if (fp8 && o->fp8_calibration[0]) {
+        fileCheck(fp8_calibration_read(&calibration, o->fp8_calibration, config.num_layers, config.channels, settings.recipe, &error), &error);
+    }
     if (run->control) {  // what the options stand for here: files may differ between machines
-        char text[240];
-        snprintf(text, sizeof(text), "dtype %d, L %d, C %d, NH %d, V %d, maxT %d, data %016llx, %016llx, questions %d, steps %d, from %d", o->dtype, config.num_layers, config.channels,
-                 config.num_heads, config.vocab_size, config.max_seq_len, o->sample_only ? 0ull : (unsigned long long)dataloader_digest(&run->train),
-                 o->sample_only ? 0ull : (unsigned long long)dataloader_digest(&run->val), run->has_eval, run->num_steps, run->resumed_step);
+        char text[280];
+        snprintf(text, sizeof(text), "dtype %d, L %d, C %d, NH %d, V %d, maxT %d, data %016llx, %016llx, questions %d, steps %d, from %d, calibration %016llx", o->dtype, config.num_layers,
+                 config.channels, config.num_heads, config.vocab_size, config.max_seq_len, o->sample_only ? 0ull : (unsigned long long)dataloader_digest(&run->train),
+                 o->sample_only ? 0ull : (unsigned long long)dataloader_digest(&run->val), run->has_eval, run->num_steps, run->resumed_step, (unsigned long long)calibration.digest);
         control_agree(run->control, "model and data", text, 0);
     }
     gpt_init(g, &run->dev, &run->comm, &config, fp8, &settings, masters, o->zero_stage);
     comm_reserve(&run->comm, gpt_largest_linear(g));
-    g->gelu_fusion = fp8 ? 0 : o->gelu_fusion;
+    g->gelu_fusion = fp8 || o->calibrate ? 0 : o->gelu_fusion;
     g->fp8_wgrad_bf16 = fp8 && o->fp8_wgrad == OPT_WGRAD_BFLOAT16;
     g->fp8_guarded = fp8 && o->fp8_guard_every > 0;
     g->fp8_activations = fp8 && o->fp8_activations;
@@ -2961,7 +3059,8 @@ static void run_main(Run* run, bool fp8) {
     g->fp8_fusion = o->fp8_fusion;
     if (o->fp8_activations && !fp8) { printf("note: --fp8-activations does nothing: --dtype auto is bfloat16 on this device\n"); }
     if (fp8) { gpt_bf16_layers(g, o->fp8_bf16_layers); }
-    run->guard_until.assign(fp8_tensors(&g->scaling), 0);
+    if (calibration.digest) { run_apply_calibration(run, g, &calibration); }
+    run->guard_until.assign(fp8 ? fp8_tensors(&g->scaling) : 0, 0);
     g->moment_type = moments;
     if (!o->sample_only) { gpt_alloc_training(g); }
     gpt_alloc_activations(g, o->batch_size, o->seq_len, o->recompute);
@@ -2977,8 +3076,8 @@ static void run_main(Run* run, bool fp8) {
     if (!model_path[0]) { gpt_masters_from_params(g); }
     if (model_path[0]) { model_file_close(&file); }
     gpt_quantize_weights(g);
-    if (o->sample_only) {
-        run_sample(run, g);
+    if (o->sample_only || o->calibrate) {
+        if (o->calibrate) { run_calibrate(run, g); } else { run_sample(run, g); }
         gpt_free(g);
         return;
     }
@@ -3076,6 +3175,7 @@ static int trainer_main(int argc, char** argv) {
     run->dev.tf32 = o->tf32 && !run->dev.is_cpu;
     int dtype = o->dtype;
     if (dtype == OPT_DTYPE_AUTO) { dtype = device_has_fp8(&run->dev) ? OPT_DTYPE_FLOAT8 : OPT_DTYPE_BFLOAT16; }
+    if (o->calibrate) { dtype = OPT_DTYPE_BFLOAT16; }  // so that no recipe's noise is in what is measured
     if (dtype == OPT_DTYPE_FLOAT8) {
         const Fp8Recipe* recipe = &fp8_recipes[o->fp8_recipe];
         const int major = run->dev.capability / 10, minor = run->dev.capability % 10;  // 0.0: the CPU device that plays no GPU
@@ -3087,6 +3187,7 @@ static int trainer_main(int argc, char** argv) {
     }
     require(!o->fp8_head || dtype == OPT_DTYPE_FLOAT8, "leave it out, or use --dtype float8", "--fp8-head needs --dtype float8");
     o->dtype = dtype;  // what runs is what is printed and recorded: a resume elsewhere shows the difference
+    if (dtype != OPT_DTYPE_FLOAT8 && o->fp8_calibration[0]) { fprintf(stderr, "note: --fp8-calibration does nothing without --dtype float8\n"); }
     if (dtype != OPT_DTYPE_FLOAT8 && o->fp8_stats_every) { fprintf(stderr, "note: --fp8-stats-every does nothing without --dtype float8\n"); }
     if (dtype == OPT_DTYPE_FLOAT8 && o->gelu_fusion) { fprintf(stderr, "note: --gelu-fusion does nothing in float8: the GELU kernel takes the scale of what it makes\n"); }
     run->resumed_step = -1;
@@ -3130,7 +3231,7 @@ static int trainer_main(int argc, char** argv) {
         require(found.empty(), "continue that run with --resume, or choose another --output-dir", "'%s' holds files of a checkpoint of step %d, which a new run would mix with its own",
                 o->output_dir, found[0].step);
         std::string log = std::string(o->output_dir) + "/main.log";
-        if (access(log.c_str(), F_OK) == 0 && rename(log.c_str(), (log + ".old").c_str()) == 0) { printf("main.log of an earlier run is now main.log.old\n"); }
+        if (!o->calibrate && access(log.c_str(), F_OK) == 0 && rename(log.c_str(), (log + ".old").c_str()) == 0) { printf("main.log of an earlier run is now main.log.old\n"); }
     }
     run_plan_batch(run);
     options_print_llmc(o, stdout, (long long)run->total_tokens);

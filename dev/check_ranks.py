@@ -659,6 +659,50 @@ def check_recipes():
         c.check(fine(again, f"{name}: resume", 3) and again.losses == r["1"].losses[3:], f"{name}: goes on to the bit", f"{again.losses}, {r['1'].losses}")
 
 
+def check_calibration():
+    """A calibration is the same file on any number of ranks, and may be of a checkpoint; ranks train by it, and report, as one does; another file on one of them is refused."""
+    common = f"{STEPS} --calibrate 3 -b 2 -d {8 * T}"
+    runs = {"1": (1, f"{common} --calibration-file one.tsv"), "2": (2, f"{common} --calibration-file two.tsv"), "4": (4, f"{common} --calibration-file four.tsv"),
+            "uneven": (2, f"{common} -b 4 --calibration-file uneven.tsv"), "uneven alone": (1, f"{common} -b 4 --calibration-file alone.tsv")}
+    r = train_all(runs)
+    for key in runs:
+        c.check(r[key].ok and not any(r[key].outs[1:]), f"calibrating, {key}", str(r[key]))
+    c.check(get(f"{tmp}/one.tsv") == get(f"{tmp}/two.tsv") == get(f"{tmp}/four.tsv"), "the same file of 1, 2 and 4 ranks", get(f"{tmp}/two.tsv").decode())
+    c.check(get(f"{tmp}/uneven.tsv") == get(f"{tmp}/alone.tsv"), "the same file of other batches", get(f"{tmp}/uneven.tsv").decode())
+    text = get(f"{tmp}/one.tsv").decode()
+    lines = [line.split("\t") for line in text.split("\n")]
+    names = [name.strip() for name in next(line for line in lines if line[0].strip() == "role")]
+    for line in lines:
+        what = [field.strip() for field in line[:3]]
+        if what in (["w", "1", "fc"], ["dy", "0", "qkv"]):
+            for recipe in ("current", "delayed"):
+                line[names.index(recipe)] = "bf16" if what[0] == "w" else "e5m2"
+    put(f"{tmp}/edited.tsv", "\n".join("\t".join(line) for line in lines).encode())
+    put(f"{tmp}/other.tsv", text.encode())
+    for recipe in ("current", "delayed"):
+        common = f"{STEPS} --dtype float8 --fp8-recipe {recipe} --fp8-calibration edited.tsv -b 2 -d {8 * T} --grad-clip 0 --schedule constant --check-ranks-every 1 --fp8-log-every 1"
+        folder = f"calibrated.{recipe}"
+        r = train_all({"1": (1, f"{common} -x 6"), "2": (2, f"{common} -x 6 -z 1 -n 3 -o {folder}")})
+        if not all([fine(x, f"calibrated {recipe}: {key}", 6) for key, x in r.items()]):
+            continue
+        c.check("calibration edited.tsv: 1 of 8 linear layers stay in BF16; of the other tensors 1 are E5M2, the rest E4M3" in r["2"].lines, f"calibrated {recipe}: says what it applies", str(r["2"]))
+        c.check(largest_difference(r["1"].losses, r["2"].losses) < 0.002, f"calibrated {recipe}: two ranks as one", f"{r['1'].losses}\n{r['2'].losses}")
+        found = get(f"{tmp}/{folder}/fp8.jsonl").decode().split("\n")[-25:]
+        e5m2 = [line for line in found if '"format":"e5m2"' in line]
+        bf16 = [line for line in found if '"bf16":true' in line]
+        c.check(len(e5m2) == 1 and "l0.qkv.dy" in e5m2[0] and len(bf16) == 3 and all("l1.fc." in line for line in bf16), f"calibrated {recipe}: formats and BF16 as the file says", str(found))
+        os.unlink(f"{tmp}/{folder}/DONE_00000006")
+        again = train(2, f"{common} -x 6 -z 1 -n 3 -o {folder} --resume")
+        c.check(fine(again, f"calibrated {recipe}: resume", 3) and again.losses == r["2"].losses[3:], f"calibrated {recipe}: goes on to the bit", f"{again.losses}, {r['2'].losses}")
+    r = train(1, f"{STEPS} --calibrate 1 -b 2 --resume -o calibrated.current")
+    c.check(r.ok and ", weights of step 6," in get(f"{tmp}/calibrated.current/calibration.tsv").decode(), "the weights of a checkpoint", str(r))
+    put(f"{tmp}/rank1/edited.tsv", text.encode())
+    for name in ("train.bin", "val.bin"):
+        os.symlink(f"{tmp}/{name}", f"{tmp}/rank1/{name}")
+    r = train(2, f"{STEPS} --dtype float8 --fp8-calibration edited.tsv -b 2 -x 2", wrap=lambda rank: ["env", "-C", f"{tmp}/rank1"] if rank else [])
+    c.check(not r.ok and "model and data" in r.err and "calibration" in r.err, "another file on another machine is refused", str(r))
+
+
 def check_failures():
     """A rank that dies or stops ends all of them, in time, with one message; a full disk on one rank ends nothing."""
     endless = f"{STEPS} --dtype float8 -b 2 -x 1000000 --watchdog-seconds 3 --log-every 1"

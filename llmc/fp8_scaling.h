@@ -51,6 +51,7 @@ typedef struct {
     unsigned char* used;        // training slots: quantized in this optimizer step
     unsigned char* ready;       // training slots: the history is not empty
     unsigned long long* elements;  // quantized while counting, since fp8_scaling_clear_counts; twice where the two orders are two quantizations
+    unsigned char* format;      // Fp8Format: the settings' format of the role, unless set before the first use (an x and its dy may not both be E5M2)
     unsigned char* in_bf16;     // [linear * layers + layer] 1: this linear layer stays in BF16. The caller asks (fp8_linear_on), nothing here does
 } Fp8Scaling;
 
@@ -60,7 +61,7 @@ static inline Fp8Role fp8_slot_role(const Fp8Scaling* s, int slot) { return (Fp8
 static inline int fp8_training_slots(const Fp8Scaling* s) { return fp8_slot(s, FP8_ROLE_EVAL_X, 0, 0); }  // they come first
 template <class R> static inline Fp8Format fp8_role_format(const R* r, Fp8Role role) { return role == FP8_ROLE_W ? r->w : role == FP8_ROLE_DY ? r->dy : r->x; }  // of a recipe or settings
 static inline Fp8Granularity fp8_role_granularity(const Fp8Recipe* r, Fp8Role role) { return role == FP8_ROLE_W ? r->by_w : role == FP8_ROLE_DY ? r->by_dy : r->by_x; }
-static inline Fp8Format fp8_slot_format(const Fp8Scaling* s, int slot) { return fp8_role_format(&s->settings, fp8_slot_role(s, slot)); }
+static inline Fp8Format fp8_slot_format(const Fp8Scaling* s, int slot) { return (Fp8Format)s->format[slot]; }
 static inline Fp8Granularity fp8_slot_granularity(const Fp8Scaling* s, int slot) { return fp8_role_granularity(s->recipe, fp8_slot_role(s, slot)); }
 static inline bool fp8_linear_on(const Fp8Scaling* s, int layer, int linear) { return (linear < NUM_LINEARS || s->settings.head) && !s->in_bf16[linear * s->layers + layer]; }
 
@@ -117,6 +118,8 @@ static inline void fp8_scaling_init(Fp8Scaling* s, const Fp8Settings* settings, 
     s->used = (unsigned char*)mallocCheck(n);
     s->ready = (unsigned char*)mallocCheck(n);
     s->in_bf16 = (unsigned char*)mallocCheck(n);
+    s->format = (unsigned char*)mallocCheck(n);
+    for (int i = 0; i < s->count; i++) { s->format[i] = (unsigned char)fp8_role_format(&s->settings, fp8_slot_role(s, i)); }
     s->elements = (unsigned long long*)mallocCheck(n * sizeof(unsigned long long));
     memset(s->used, 0, n);
     memset(s->ready, 0, n);
@@ -144,7 +147,7 @@ static inline void fp8_scaling_alloc_noise(Fp8Scaling* s, size_t blocks) {
 static inline void fp8_scaling_free(Fp8Scaling* s) {
     void* const device[] = {s->amax, s->amax_step, s->scale, s->descale, s->counts, s->history, s->noise, s->noise_partial};
     for (void* p : device) { cudaCheck(cudaFree(p)); }
-    free(s->used); free(s->ready); free(s->in_bf16); free(s->elements);
+    free(s->used); free(s->ready); free(s->in_bf16); free(s->format); free(s->elements);
     memset(s, 0, sizeof(*s));
 }
 
@@ -179,8 +182,8 @@ static inline void fp8_scaling_clear_counts(Fp8Scaling* s, cudaStream_t stream) 
 typedef struct { unsigned bits[32]; } Fp8SlotMask;  // 1,024 slots
 
 // slots first .. first + 1023: one thread a slot
-static __global__ void fp8_push_history_kernel1(Fp8Settings f, Fp8SlotMask mask, unsigned* history, const unsigned* amax_step, float* scale, float* descale,
-                                                int first, int first_w, int first_dy, int last) {
+static __global__ void fp8_push_history_kernel1(Fp8Settings f, Fp8SlotMask mask, Fp8SlotMask e5m2, unsigned* history, const unsigned* amax_step, float* scale, float* descale,
+                                                int first, int last) {
     const int i = blockIdx.x * FP8_PUSH_BLOCK + threadIdx.x, slot = first + i;
     if (slot >= last || !(mask.bits[i / 32] >> (i % 32) & 1u)) { return; }
     unsigned* h = history + (size_t)slot * f.history;
@@ -191,7 +194,7 @@ static __global__ void fp8_push_history_kernel1(Fp8Settings f, Fp8SlotMask mask,
         if (h[k] != FP8_EMPTY) { most = max(most, h[k]); }
     }
     h[0] = now;
-    const Fp8Format format = slot < first_w ? f.x : slot < first_dy ? f.w : f.dy;
+    const Fp8Format format = e5m2.bits[i / 32] >> (i % 32) & 1u ? FP8_E5M2 : FP8_E4M3;
     const float made = fp8_scale_from_history(f.most_recent ? now : most, FP8_MAX(format), f.margin, scale[slot]);
     scale[slot] = made;
     descale[slot] = 1.0f / made;
@@ -202,12 +205,16 @@ static inline void fp8_scaling_end_step(Fp8Scaling* s, cudaStream_t stream) {
     if (!s->settings.history) { return; }
     const int n = fp8_training_slots(s), size = 32 * (int)(sizeof(Fp8SlotMask) / sizeof(unsigned));
     for (int first = 0; first < n; first += size) {
-        Fp8SlotMask mask;
+        Fp8SlotMask mask, e5m2;
         memset(&mask, 0, sizeof(mask));
+        memset(&e5m2, 0, sizeof(e5m2));
         const int here = n - first < size ? n - first : size;
-        for (int i = 0; i < here; i++) { mask.bits[i / 32] |= (unsigned)(s->used[first + i] != 0) << (i % 32); }
-        launch<fp8_push_history_kernel1>(dim3(CEIL_DIV(here, FP8_PUSH_BLOCK)), dim3(FP8_PUSH_BLOCK), 0, stream, s->settings, mask, s->history, (const unsigned*)s->amax_step, s->scale,
-                                         s->descale, first, fp8_slot(s, FP8_ROLE_W, 0, 0), fp8_slot(s, FP8_ROLE_DY, 0, 0), n);
+        for (int i = 0; i < here; i++) {
+            mask.bits[i / 32] |= (unsigned)(s->used[first + i] != 0) << (i % 32);
+            e5m2.bits[i / 32] |= (unsigned)(s->format[first + i] == FP8_E5M2) << (i % 32);
+        }
+        launch<fp8_push_history_kernel1>(dim3(CEIL_DIV(here, FP8_PUSH_BLOCK)), dim3(FP8_PUSH_BLOCK), 0, stream, s->settings, mask, e5m2, s->history,
+                                         (const unsigned*)s->amax_step, s->scale, s->descale, first, n);
     }
     for (int i = 0; i < n; i++) { s->ready[i] |= s->used[i]; }
     memset(s->used, 0, n);
@@ -292,35 +299,40 @@ static inline void fp8_scaling_host_free(Fp8ScalingHost* h) {
     free(h->amax); free(h->amax_step); free(h->scale); free(h->descale); free(h->counts); free(h->history); free(h->noise);
 }
 
-// Puts back what was saved: arrays (count) as in a host copy of a state of as many layers; history (training slots, length), whose newest entries are kept if
-// the length was another one; NULL, 0: there was none. The weights are quantized again after it. Waits for the device.
-static inline void fp8_scaling_restore(Fp8Scaling* s, const unsigned* amax, const unsigned* amax_step, const float* scale, const unsigned* history, int length) {
-    float* descale = (float*)mallocCheck(s->count * sizeof(float));
-    for (int i = 0; i < s->count; i++) { descale[i] = 1.0f / scale[i]; }
-    cudaCheck(cudaDeviceSynchronize());
-    cudaCheck(cudaMemcpy(s->amax, amax, s->count * sizeof(unsigned), cudaMemcpyHostToDevice));
-    cudaCheck(cudaMemcpy(s->amax_step, amax_step, s->count * sizeof(unsigned), cudaMemcpyHostToDevice));
-    cudaCheck(cudaMemcpy(s->scale, scale, s->count * sizeof(float), cudaMemcpyHostToDevice));
-    cudaCheck(cudaMemcpy(s->descale, descale, s->count * sizeof(float), cudaMemcpyHostToDevice));
-    const int n = fp8_training_slots(s), H = s->settings.history, kept = length < H ? length : H;
-    if (H) {
-        unsigned* h = (unsigned*)mallocCheck((size_t)n * H * sizeof(unsigned));
-        for (int i = 0; i < n; i++) {
-            for (int k = 0; k < H; k++) { h[(size_t)i * H + k] = k < kept ? history[(size_t)i * length + k] : FP8_EMPTY; }
-            s->ready[i] = h[(size_t)i * H] != FP8_EMPTY;
-        }
-        cudaCheck(cudaMemcpy(s->history, h, (size_t)n * H * sizeof(unsigned), cudaMemcpyHostToDevice));
-        free(h);
-    }
-    cudaCheck(cudaDeviceSynchronize());
-    free(descale);
-}
-
 // The amax that a history gives its scale; FP8_EMPTY: it is empty.
 static inline unsigned fp8_history_amax(const Fp8Settings* f, const unsigned* history) {
     unsigned most = history[0];
     for (int k = 1; k < f->history && !f->most_recent && history[k] != FP8_EMPTY; k++) { most = history[k] > most ? history[k] : most; }
     return most;
+}
+
+// Puts back what was saved: arrays (count) as in a host copy of a state of as many layers; history (training slots, length), whose newest entries are kept if
+// the length was another one; NULL, 0: there was none. A scale that a history gives is made from it again: the format, or the margin, may be another one now.
+// The weights are quantized again after it. Waits for the device.
+static inline void fp8_scaling_restore(Fp8Scaling* s, const unsigned* amax, const unsigned* amax_step, const float* scale, const unsigned* history, int length) {
+    float *made = (float*)mallocCheck(s->count * sizeof(float)), *descale = (float*)mallocCheck(s->count * sizeof(float));
+    memcpy(made, scale, s->count * sizeof(float));
+    cudaCheck(cudaDeviceSynchronize());
+    cudaCheck(cudaMemcpy(s->amax, amax, s->count * sizeof(unsigned), cudaMemcpyHostToDevice));
+    cudaCheck(cudaMemcpy(s->amax_step, amax_step, s->count * sizeof(unsigned), cudaMemcpyHostToDevice));
+    const int n = fp8_training_slots(s), H = s->settings.history, kept = length < H ? length : H;
+    if (H) {
+        unsigned* h = (unsigned*)mallocCheck((size_t)n * H * sizeof(unsigned));
+        for (int i = 0; i < n; i++) {
+            for (int k = 0; k < H; k++) { h[(size_t)i * H + k] = k < kept ? history[(size_t)i * length + k] : FP8_EMPTY; }
+            const unsigned most = fp8_history_amax(&s->settings, h + (size_t)i * H);
+            s->ready[i] = most != FP8_EMPTY;
+            if (s->ready[i]) { made[i] = fp8_scale_from_history(most, FP8_MAX(fp8_slot_format(s, i)), s->settings.margin, made[i]); }
+        }
+        cudaCheck(cudaMemcpy(s->history, h, (size_t)n * H * sizeof(unsigned), cudaMemcpyHostToDevice));
+        free(h);
+    }
+    for (int i = 0; i < s->count; i++) { descale[i] = 1.0f / made[i]; }
+    cudaCheck(cudaMemcpy(s->scale, made, s->count * sizeof(float), cudaMemcpyHostToDevice));
+    cudaCheck(cudaMemcpy(s->descale, descale, s->count * sizeof(float), cudaMemcpyHostToDevice));
+    cudaCheck(cudaDeviceSynchronize());
+    free(made);
+    free(descale);
 }
 
 // Checks I1..I6, I8 and I9 for slots [first, last), after a step's last use of them. elements: upper bound of the elements quantized per slot since the counts

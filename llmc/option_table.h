@@ -105,6 +105,9 @@ enum { OPT_REDUCE_CHOICES(OPTION_CHOICE_ID) };
     OPT(fp8_stats_every,      "",   INT,    0,             0, 1000000000, "precision",   "print what float8 does to each tensor every so many steps: amax, scale, shares that saturate and vanish, noise; 0: never") \
     OPT(fp8_log_every,        "",   INT,    0,             0, 1000000000, "precision",   "write the same to fp8.jsonl in the output folder every so many steps; 0: never") \
     OPT(fp8_fusion,           "",   BOOL,   1,             0, 1,          "precision",   "layernorm, attention, GELU and AdamW write FP8 codes themselves where the recipe allows it; the results are the same to the bit") \
+    OPT(fp8_calibration,      "",   STRING, "",            0, 4095,       "precision",   "file of --calibrate that says which tensors are E4M3, which E5M2, which linear layers stay in BF16") \
+    OPT(calibrate,            "",   INT,    0,             0, 1000000,    "precision",   "measure every tensor in so many batches of --total-batch-tokens, without an update, write what each needs, and end") \
+    OPT(calibration_file,     "",   STRING, "",            0, 4000,       "precision",   "where --calibrate writes; empty: calibration.tsv in the output folder") \
     OPT(fp8_guard_every,      "",   INT,    0,             0, 1000000000, "precision",   "every so many steps, move linear layers with a tensor beyond a limit to BF16 for a while; 0: never") \
     OPT(fp8_guard_saturated,  "",   FLOAT,  0.001,         0, 1,          "precision",   "the guard's limit: share of a tensor that saturates") \
     OPT(fp8_guard_flushed,    "",   FLOAT,  0.1,           0, 1,          "precision",   "the guard's limit: share of a tensor that is flushed to zero") \
@@ -215,6 +218,11 @@ static inline void options_check(Options* o) {
     if (o->sample_only && (o->checkpoint_every || o->hellaswag)) {
         fail_usage("leave out one or the other", "--sample-only does nothing but sample: --checkpoint-every and --hellaswag do not go with it");
     }
+    if (o->calibrate && (o->dtype == OPT_DTYPE_FLOAT32 || o->sample_only || o->plan)) {
+        fail_usage("leave out one or the other", "--calibrate measures the tensors of a BF16 run and ends: --dtype float32, --sample-only and --plan do not go with it");
+    }
+    if (o->calibrate && !o->calibration_file[0] && !o->output_dir[0]) { fail_usage("name a file with --calibration-file, or a folder with --output-dir", "--calibrate has nowhere to write to"); }
+    if (o->calibration_file[0] && !o->calibrate) { fprintf(stderr, "note: --calibration-file does nothing without --calibrate; training reads --fp8-calibration\n"); }
     if (o->max_steps >= 0 && o->warmup_steps > o->max_steps) {
         fprintf(stderr, "note: --warmup-steps %d is longer than --max-steps %d: the learning rate never reaches its peak\n", o->warmup_steps, o->max_steps);
     }
