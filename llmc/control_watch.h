@@ -384,8 +384,8 @@ static inline void control_judge_hub(Control* c, double now) {
         control_judge(c, CONTROL_HINT_HANG, "rank %d (host %s) gave no sign of life for %.1f s: it is stopped, or its machine or network is down; it was last %s", r,
                       c->places[r].host, now - c->links[r].heard, doing);
     }
+    for (int r = 0; r < c->ranks.size && !c->finished; r++) { control_judge_rank(c, r, now); }  // first: it knows more than who misses that rank
     for (const ControlOp* op = c->ops; op && !c->verdict.set; op = op->next) { control_judge_op(c, op, now); }
-    for (int r = 0; r < c->ranks.size && !c->finished; r++) { control_judge_rank(c, r, now); }
     if (!c->finished) { control_judge_waits(c, now); }
 }
 
