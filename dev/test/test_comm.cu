@@ -168,11 +168,11 @@ static void test_comm_is_well_until_a_collective_fails(void) {
         comm_all_reduce(comm, COMM_GRADIENTS, x, 256, DTYPE_F32);
         cudaCheck(cudaDeviceSynchronize());
         CHECK(comm_is_well(comm, text, sizeof(text)), "rank %d: %s", comm->rank, text);
-        cudaCheck(cudaFree(x));
         if (comm->rank == 1) { fflush(stdout); _exit(0); }
-        CHECK(ncclAllReduce(text, text, 8, ncclUint8, ncclSum, comm->nccl, comm->stream) != ncclSuccess, "a collective without the other rank");
+        CHECK(ncclAllReduce(x, x, 256, ncclFloat32, ncclSum, comm->nccl, comm->stream) != ncclSuccess, "a collective without the other rank");
         const bool well = comm_is_well(comm, text, sizeof(text));
         CHECK(!well && !strncmp(text, "NCCL reports that a collective failed: ", 39) && strlen(text) > 42, "'%s'", text);
+        cudaCheck(cudaFree(x));
     }), "two ranks");
 }
 
