@@ -1411,7 +1411,7 @@ typedef struct {
     Options opt;
     Device dev;
     Ranks ranks;               // this process among those of the job
-    Control* control;          // how they watch each other; NULL: alone
+    Control* control;          // how they watch each other, and one process its files
     Comm comm;
     DataLoader train, val;
     EvalLoader eval;
@@ -1540,20 +1540,19 @@ static void run_meet(Run* run) {
 #ifndef COMM_WITH_NCCL
     if (r->size == 1) { printf("Multi-GPU support is disabled. Using a single GPU.\n"); }
 #endif
-    if (r->size == 1) { return; }
     if (r->contact == RANKS_TCP && r->local_size < r->size && r->rank == 0 && !getenv("GPT_JOB_TOKEN")) {
         fprintf(stderr, "WARNING: processes of several machines meet over TCP without a secret: who reaches port %d can guess what lets a process in\nHINT:  set GPT_JOB_TOKEN to the same random "
                 "word on all of them\n", r->port);
     }
-    error_context()->rank = r->rank;
+    if (r->size > 1) { error_context()->rank = r->rank; }
     if (r->rank > 0 && !freopen("/dev/null", "w", stdout)) { fail("", "cannot open /dev/null: %s", strerror(errno)); }
 #if defined(GPT_CPU_DEVICE) && defined(_OPENMP)
-    if (!getenv("OMP_NUM_THREADS")) { omp_set_num_threads(omp_get_num_procs() > r->local_size ? omp_get_num_procs() / r->local_size : 1); }
+    if (r->size > 1 && !getenv("OMP_NUM_THREADS")) { omp_set_num_threads(omp_get_num_procs() > r->local_size ? omp_get_num_procs() / r->local_size : 1); }
 #endif
     ControlConfig config;
     memset(&config, 0, sizeof(config));
     config.ranks = r;
-    const std::string identity = "llm.fp8, control protocol 2, build " + run_build_digest();
+    const std::string identity = "llm.fp8, control protocol 2, build " + (r->size > 1 ? run_build_digest() : "");
     config.identity = identity.c_str();
     config.secret = getenv("GPT_JOB_TOKEN");
     config.join_seconds = o->join_seconds;
@@ -1576,7 +1575,7 @@ static void run_meet(Run* run) {
     error_context()->claim = run_claim;
     error_context()->announce = run_announce;
     error_context()->progress = run_progress;
-    run_agree_on_options(run);
+    if (r->size > 1) { run_agree_on_options(run); }
 }
 
 // The ranks' collectives, once each has its device.
@@ -1590,7 +1589,6 @@ static void run_open_comm(Run* run) {
         control_note_wait(run->control, "joining NCCL", -1);
     }
     comm_init(&run->comm, &run->dev, run->ranks.rank, run->ranks.size, id, exact);
-    if (!run->control) { return; }
     control_watch_health(run->control, run_ask_comm, &run->comm);
     control_note(run->control, "starting", -1);
 }
@@ -1615,17 +1613,16 @@ static int ranks_first_failed(Control* control, int size, const char* name, bool
     return -1;
 }
 static bool ranks_all_ok(Control* control, int size, const char* name, bool ok) { return ranks_first_failed(control, size, name, ok) < 0; }
-static void run_barrier(Run* run, const char* name) { if (run->control) { control_barrier(run->control, name, 0); } }
+static void run_barrier(Run* run, const char* name) { control_barrier(run->control, name, 0); }
 static void run_note(Run* run, const char* op, bool waits) {
-    if (!run->control) { return; }
-    if (waits) { control_note_wait(run->control, op, run->step); } else { control_note(run->control, op, run->step); }
+    if (waits && run->ranks.size > 1) { control_note_wait(run->control, op, run->step); } else { control_note(run->control, op, run->step); }
 }
-static void run_note_disk(Run* run, const char* op) { if (run->control) { control_note_disk(run->control, op, run->step); } }
+static void run_note_disk(Run* run, const char* op) { control_note_disk(run->control, op, run->step); }
 
 // Was a rank told to end? The others hear of it within half a second.
 static bool run_told_to_end(Run* run) {
-    if (run->control && run_signal()) { control_wish(run->control); }
-    return run_signal() || (run->control && control_wished(run->control));
+    if (run_signal()) { control_wish(run->control); }
+    return control_wished(run->control);
 }
 
 #define FOLDER_SECONDS 10.0  // a network file system may show a new file a little later
@@ -1635,7 +1632,7 @@ static void run_check_folder(Run* run) {
     uint64_t word = 0;
     char path[FILE_PATH_MAX];
     FileError error;
-    if (!run->control) { return; }
+    if (run->ranks.size == 1) { return; }
     if (run->ranks.rank == 0) { control_random(&word, sizeof(word)); }
     control_broadcast(run->control, "a word", &word, sizeof(word), 0);
     snprintf(path, sizeof(path), "%s/writable.%016llx.tmp", o->output_dir, (unsigned long long)word);  // one that an interrupted run's cleaning knows
@@ -1827,7 +1824,7 @@ static bool snapshot_write_part(Snapshot<floatX>* s, StateSetWriter* w, FileErro
 }
 
 template <class floatX>
-static void snapshot_note(Snapshot<floatX>* s, const char* op) { if (s->control) { control_note_disk(s->control, op, s->step); } }
+static void snapshot_note(Snapshot<floatX>* s, const char* op) { control_note_disk(s->control, op, s->step); }
 
 // Model and states of all ranks, DONE, then the removal of old checkpoints. A failure is reported; the older checkpoints are intact then.
 template <class floatX>
@@ -1871,9 +1868,9 @@ static void snapshot_write(Snapshot<floatX>* s) {
 }
 template <class floatX>
 static void snapshot_main(Snapshot<floatX>* s) {
-    if (s->control) { control_writer_begin(s->control); }
+    control_writer_begin(s->control);
     snapshot_write(s);
-    if (s->control) { control_writer_end(s->control); }
+    control_writer_end(s->control);
 }
 // Waits for the checkpoint that is being written, if one is. False: it failed, and said so.
 template <class floatX>
@@ -1881,7 +1878,7 @@ static bool run_finish_checkpoint(Run* run, Snapshot<floatX>* s) {
     if (!s->running) { return true; }
     const double begin = clock_ms();
     if (!s->direct) {
-        if (run->control) { control_note_thread(run->control, "waiting for a checkpoint to be written", run->step); }
+        control_note_thread(run->control, "waiting for a checkpoint to be written", run->step);
         s->thread.join();
     }
     run_note(run, "a checkpoint is written", false);
@@ -1916,11 +1913,8 @@ static void run_forecast_checkpoint(Run* run, GPT<floatX>* g, Snapshot<floatX>* 
     run_note_disk(run, "trying the disk");
     const double speed = file_measure_writing(run->opt.output_dir, rank, bytes);
     const double mine[4] = {speed > 0.0 ? bytes / speed : 0.0, (double)bytes, speed > 0.0 ? 1.0 : 0.0, s->direct ? 1.0 : 0.0};  // was it measured, must training wait
-    std::vector<double> all(mine, mine + 4);
-    if (run->control) {
-        all.resize(4 * (size_t)P);
-        control_all_gather(run->control, "checkpoint forecast", mine, sizeof(mine), all.data(), 0);
-    }
+    std::vector<double> all(4 * (size_t)P);
+    control_all_gather(run->control, "checkpoint forecast", mine, sizeof(mine), all.data(), 0);
     double seconds = 0.0, total = 0.0, measured = 0.0, direct = 0.0;
     for (int r = 0; r < P; r++) {
         seconds = all[4 * r] > seconds ? all[4 * r] : seconds;
@@ -1960,7 +1954,7 @@ static void run_begin_checkpoint(Run* run, GPT<floatX>* g, Snapshot<floatX>* s) 
     s->num_parameters = g->num_parameters;
     s->step = run->step;
     s->writing = (uint64_t)time(NULL) << 20 ^ (uint64_t)getpid() << 40 ^ (uint64_t)run->step;
-    if (run->control) { control_broadcast(run->control, "checkpoint", &s->writing, sizeof(s->writing), 0); }
+    control_broadcast(run->control, "checkpoint", &s->writing, sizeof(s->writing), 0);
     s->options = options_to_text(&run->opt);
     s->pieces.clear();
     gpt_for_written(g, [&](int p, int l, size_t first, size_t n) { state_pieces_add(&s->pieces, g->spec[p].offset + l * g->spec[p].part + first, n); });
@@ -2548,7 +2542,7 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
     run->step++;
     goodput_add(&run->goodput, GOODPUT_TRAINING, ms * 1e-3);
     goodput_tick(&run->goodput, run->step, unix_seconds());
-    if (run->control && o->check_ranks_every && run->step % o->check_ranks_every == 0) { run_check_ranks(run, g); }
+    if (run->ranks.size > 1 && o->check_ranks_every && run->step % o->check_ranks_every == 0) { run_check_ranks(run, g); }
     float tokens_per_second = (float)(run->total_tokens / ms * 1e3);
     if (run->ms_count++ == 0) {  // it plans and warms up, and does not count in averages
         run->ms_first = ms;
@@ -2756,7 +2750,7 @@ static void run_main(Run* run, bool fp8) {
     if (!o->sample_only) { run_open_eval(run, config.vocab_size); }
     if (o->sample_every || o->sample_only) { run_open_prompt(run, config.vocab_size); }
 
-    if (run->control) {  // what the options stand for here: files may differ between machines
+    if (run->ranks.size > 1) {  // what the options stand for here: files may differ between machines
         char text[240];
         snprintf(text, sizeof(text), "dtype %d, L %d, C %d, NH %d, V %d, maxT %d, data %016llx, %016llx, questions %d, steps %d, from %d", o->dtype, config.num_layers, config.channels,
                  config.num_heads, config.vocab_size, config.max_seq_len, o->sample_only ? 0ull : (unsigned long long)dataloader_digest(&run->train),
@@ -2927,7 +2921,7 @@ static int trainer_main(int argc, char** argv) {
     run_note_disk(run, "looking for a checkpoint");
     if (o->resume) {
         CheckpointFound found;
-        auto agree = [&] { if (run->control) { control_agree(run->control, "the checkpoint to resume from", std::to_string(found.step).c_str(), 0); } };
+        auto agree = [&] { control_agree(run->control, "the checkpoint to resume from", std::to_string(found.step).c_str(), 0); };
         fileCheck(checkpoint_find_latest(o->output_dir, gpt_count_parameters, &found, &error), &error);
         agree();
         for (bool ok = found.step < 0; !ok;) {  // reads all of it, each rank a part; one that is damaged gives way to an older one
@@ -2967,16 +2961,14 @@ static int trainer_main(int argc, char** argv) {
     dataloader_free(&run->val);
     eval_loader_free(&run->eval);
     if (run->has_gpu_info) { gpu_info_free(&run->gpu_info); }
-    if (run->control) { control_watch_health(run->control, NULL, NULL); }
+    control_watch_health(run->control, NULL, NULL);
     run_note(run, "ending", true);
     comm_free(&run->comm);
     device_free(&run->dev);
-    if (run->control) {
-        error_context()->claim = NULL;
-        error_context()->announce = NULL;
-        error_context()->progress = NULL;
-        control_finish(run->control);
-    }
+    error_context()->claim = NULL;
+    error_context()->announce = NULL;
+    error_context()->progress = NULL;
+    control_finish(run->control);
 #ifdef GPT_WITH_MPI
     int mpi = 0;
     MPI_Initialized(&mpi);

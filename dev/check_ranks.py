@@ -812,13 +812,14 @@ def check_slow_disks():
             (2, None, "-x 1000000 -n 4 -o disk.4", dict(HANGS="state_00000004"), "writing a checkpoint"),
             (2, 1, "-x 1000000 -n 4 -nk 1 -o disk.5", dict(HANGS="state_00000004", READS=1), "reading a checkpoint back"),
             (2, 1, "-x 4 -o disk.read --resume", dict(HANGS="state_00000002", READS=1), "looking for a checkpoint"),
-            (2, 0, "-x 4", dict(HANGS="train.bin", READS=1), "opening the data")]
+            (2, 0, "-x 4", dict(HANGS="train.bin", READS=1), "opening the data"),
+            (1, 0, "-x 1000000 -n 4 -o disk.6", dict(HANGS="state_00000004"), "writing a checkpoint")]
     shutil.copytree(f"{tmp}/disk.read", f"{tmp}/disk.slow3")
     slow = [("written", "-x 4 -n 4 -o disk.slow1", dict(IS_SLOW="state_00000004"), 4),
             ("written while training waits", "-x 4 -n 4 -o disk.slow2 --no-background-save", dict(IS_SLOW="state_00000004"), 4),
             ("read", "-x 4 -n 4 -o disk.slow3 --resume", dict(IS_SLOW="state_00000002", READS=1), 2)]
     slow_jobs = [Job("torchrun", 2, f"{common} {arguments}", wrap=lambda r: disk(**which) if r else []) for _, arguments, which, _ in slow]  # they mostly wait
-    started = [Job("torchrun", P, f"{common} {arguments}", wrap=lambda r: disk(**which) if rank in (r, None) else []) for P, rank, arguments, which, _ in cases]
+    started = [Job("torchrun" if P > 1 else "alone", P, f"{common} {arguments}", wrap=lambda r: disk(**which) if rank in (r, None) else []) for P, rank, arguments, which, _ in cases]
     for job, (P, rank, arguments, which, doing) in zip(started, cases):
         start = job.seen("Writing checkpoint at step 4\n") and time.monotonic() if "-n 4" in arguments else time.monotonic()
         r = job.wait(40)

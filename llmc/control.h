@@ -52,7 +52,7 @@ static inline Control* control_new(const ControlConfig* config) {
     c->main_thread = pthread_self();
     c->wake = c->listener = c->claim_rank = -1;
     for (auto& note : c->note) { note.step = -1; }
-    c->num_links = c->ranks.size == 1 ? 0 : c->ranks.rank == 0 ? c->ranks.size : 1;
+    c->num_links = c->ranks.rank == 0 ? c->ranks.size : 1;
     c->links = (ControlLink*)mallocCheck((size_t)c->num_links * sizeof(ControlLink));
     c->polls = (struct pollfd*)mallocCheck((size_t)(c->num_links + 1) * sizeof(struct pollfd));
     c->places = (ControlPlace*)mallocCheck((size_t)c->ranks.size * sizeof(ControlPlace));
@@ -109,12 +109,11 @@ static inline bool control_meet(Control* c, FileError* error) {
 }
 
 // Meets the other ranks and starts the control thread, which blocks all signals (they are the main thread's). NULL with an error if that fails; ranks whose
-// failure rank 0 prints end here with the exit code. size 1: no thread, no socket; all that follows returns at once.
+// failure rank 0 prints end here with the exit code. size 1: no socket, operations return at once; the thread is there and watches over the files.
 static inline Control* control_start(const ControlConfig* config, FileError* error) {
     assert(config->identity && strlen(config->identity) < CONTROL_TEXT_MAX);
     assert(config->ranks->contact != RANKS_MPI || config->broadcast);
     Control* c = control_new(config);
-    if (c->ranks.size == 1) { return c; }
     struct rlimit files;
     const rlim_t files_needed = (rlim_t)c->ranks.size * 3 + 256;  // links and strangers; the trainer's own
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files_needed && files.rlim_cur < files.rlim_max) {
@@ -123,7 +122,7 @@ static inline Control* control_start(const ControlConfig* config, FileError* err
     }
     c->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     bool good = c->wake >= 0 || file_error(error, errno, "raise the limit of open files (ulimit -n)", "no eventfd: %s", strerror(errno));
-    if (!good || !control_meet(c, error)) { control_free(c); return NULL; }
+    if (!good || (c->ranks.size > 1 && !control_meet(c, error))) { control_free(c); return NULL; }
     c->looked = control_monotonic();
     for (int i = 0; i < c->num_links; i++) { c->links[i].heard = c->looked; }
     if (c->ranks.rank == 0) {
@@ -342,15 +341,13 @@ static inline void control_fail(Control* c, int exit_code) {
 
 // A clean end: waits for all ranks to come here, stops the thread, frees c. What other ranks do afterwards is no failure.
 static inline void control_finish(Control* c) {
-    if (c->ranks.size > 1) {
-        control_operate(c, CONTROL_FINISH, control_kind_name(CONTROL_FINISH), NULL, 0, NULL, 0, 0);
-        pthread_mutex_lock(&c->mutex);
-        c->stop = true;
-        c->stop_at = control_clock(c);
-        pthread_mutex_unlock(&c->mutex);
-        control_wake(c);
-        pthread_join(c->thread, NULL);
-    }
+    if (c->ranks.size > 1) { control_operate(c, CONTROL_FINISH, control_kind_name(CONTROL_FINISH), NULL, 0, NULL, 0, 0); }
+    pthread_mutex_lock(&c->mutex);
+    c->stop = true;
+    c->stop_at = control_clock(c);
+    pthread_mutex_unlock(&c->mutex);
+    control_wake(c);
+    pthread_join(c->thread, NULL);
     control_free(c);
 }
 

@@ -274,7 +274,7 @@ static inline void control_look(Control* c, double now, ControlBeat* beat) {
         doing->known = t == CONTROL_MAIN || doing->op[0];
     }
     beat->wish = __atomic_load_n(&c->wish, __ATOMIC_ACQUIRE);
-    if (c->health && now - c->health_at > 1) {
+    if (c->health && !c->ending && !c->own_failure && now - c->health_at > 1) {
         char ill[CONTROL_ILL_MAX] = "";
         c->health_at = now;
         // told the second time: a rank that was lost is the better explanation, and is found by then

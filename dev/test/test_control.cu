@@ -1011,6 +1011,9 @@ static void test_control_files(void) {
             jobs.back()->victim = victim;
             job_start(jobs.back());
         }
+        jobs.push_back(job_new(1, RANKS_MPI, body_disk));  // one process watches over its files as well
+        jobs.back()->kind = kind;
+        job_start(jobs.back());
     }
     for (Job* job : jobs) {
         char words[160];
