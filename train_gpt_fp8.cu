@@ -58,7 +58,7 @@
 #include "llmc/checkpoint.h"
 // defines: Ranks, ranks_init
 #include "llmc/ranks.h"
-// defines: Control, control_start, control_barrier, control_broadcast, control_all_gather, control_agree, control_note, control_fail, control_finish
+// defines: Control, control_start, control_barrier, control_broadcast, control_all_gather, control_agree, control_note, control_progress, control_fail, control_finish
 #include "llmc/control.h"
 // defines: LlmcState, llmc_state_open, llmc_state_begin, llmc_state_next, llmc_state_close
 #include "llmc/llmc_state.h"
@@ -736,7 +736,10 @@ template <class F>
 static void gpt_for_pieces(const ParamSpec* spec, F fn) {
     for (int p = 0; p < NUM_PARAMS; p++) {
         for (int l = 0; l < spec[p].layers; l++) {
-            for (size_t at = 0; at < spec[p].part; at += COPY_CHUNK) { fn(p, l, at, spec[p].part - at < COPY_CHUNK ? spec[p].part - at : COPY_CHUNK); }
+            for (size_t at = 0; at < spec[p].part; at += COPY_CHUNK) {
+                fn(p, l, at, spec[p].part - at < COPY_CHUNK ? spec[p].part - at : COPY_CHUNK);
+                note_progress();
+            }
         }
     }
 }
@@ -1621,7 +1624,7 @@ typedef struct {
     Options opt;
     Device dev;
     Ranks ranks;               // this process among those of the job
-    Control* control;          // how they watch each other; NULL: alone
+    Control* control;          // how they watch each other, and one process its files
     Comm comm;
     DataLoader train, val;
     EvalLoader eval;
@@ -1657,6 +1660,8 @@ typedef struct {
     Goodput goodput;           // where the wall time went, over all starts
     double began_ms;           // when the process began
     bool stop, save;           // a rank was told to end; --save-every-minutes is over
+    int began_step;            // of this process
+    std::vector<int> damaged;  // steps whose checkpoints could not be read back at the start
     double saved_ms;           // when the last checkpoint was written, or the run began
     std::vector<int> inputs, targets;  // (B,T) of a micro-step, T padded
 } Run;
@@ -1702,9 +1707,20 @@ static bool run_mpi_broadcast(void* data, int bytes) { return MPI_Bcast(data, by
 #else
 #define BUILD_HAS_MPI false
 #endif
-#ifdef COMM_WITH_NCCL
-static void run_abort_comm(void* comm) { if (((Comm*)comm)->size > 1) { ncclCommAbort(((Comm*)comm)->nccl); } }  // so that what waits in a collective ends
-#endif
+static void run_progress(void* job) { control_progress((Control*)job); }
+static bool run_ask_comm(void* comm, char ill[CONTROL_ILL_MAX]) { return comm_is_well((Comm*)comm, ill, CONTROL_ILL_MAX); }
+
+// What this build is: a digest of the program's own file, "unknown" where the system does not show it. 16 hexadecimal digits.
+static std::string run_build_digest(void) {
+    FileError error;
+    InputFile file;
+    char text[32] = "unknown";
+    if (!input_file_open(&file, "/proc/self/exe", &error)) { return text; }
+    std::vector<char> all(file.size);
+    if (input_file_read(&file, all.data(), all.size(), &error)) { snprintf(text, sizeof(text), "%016llx", (unsigned long long)xxh64(all.data(), all.size(), 0)); }
+    input_file_close(&file);
+    return text;
+}
 
 // All ranks must train the same: ends the program with the first option that differs and who gave it how.
 static void run_agree_on_options(Run* run) {
@@ -1737,21 +1753,22 @@ static void run_meet(Run* run) {
 #ifndef COMM_WITH_NCCL
     if (r->size == 1) { printf("Multi-GPU support is disabled. Using a single GPU.\n"); }
 #endif
-    if (r->size == 1) { return; }
     if (r->contact == RANKS_TCP && r->local_size < r->size && r->rank == 0 && !getenv("GPT_JOB_TOKEN")) {
         fprintf(stderr, "WARNING: processes of several machines meet over TCP without a secret: who reaches port %d can guess what lets a process in\nHINT:  set GPT_JOB_TOKEN to the same random "
                 "word on all of them\n", r->port);
     }
-    error_context()->rank = r->rank;
+    if (r->size > 1) { error_context()->rank = r->rank; }
     if (r->rank > 0 && !freopen("/dev/null", "w", stdout)) { fail("", "cannot open /dev/null: %s", strerror(errno)); }
 #if defined(GPT_CPU_DEVICE) && defined(_OPENMP)
-    if (!getenv("OMP_NUM_THREADS")) { omp_set_num_threads(omp_get_num_procs() > r->local_size ? omp_get_num_procs() / r->local_size : 1); }
+    if (r->size > 1 && !getenv("OMP_NUM_THREADS")) { omp_set_num_threads(omp_get_num_procs() > r->local_size ? omp_get_num_procs() / r->local_size : 1); }
 #endif
     ControlConfig config;
     memset(&config, 0, sizeof(config));
     config.ranks = r;
-    config.identity = "llm.fp8, control protocol 1";
+    const std::string identity = "llm.fp8, control protocol 2, build " + (r->size > 1 ? run_build_digest() : "");
+    config.identity = identity.c_str();
     config.secret = getenv("GPT_JOB_TOKEN");
+    config.join_seconds = o->join_seconds;
     config.watchdog_seconds = o->watchdog_seconds;
     config.exit_code = 1;
 #ifdef GPT_WITH_MPI
@@ -1764,17 +1781,14 @@ static void run_meet(Run* run) {
         config.broadcast = run_mpi_broadcast;
     }
 #endif
-#ifdef COMM_WITH_NCCL
-    config.on_abort = run_abort_comm;
-    config.on_abort_arg = &run->comm;
-#endif
     run->control = control_start(&config, &error);
     if (!run->control && !error.message[0]) { _exit(1); }  // another rank said why
     fileCheck(run->control != NULL, &error);
     error_context()->job = run->control;
     error_context()->claim = run_claim;
     error_context()->announce = run_announce;
-    run_agree_on_options(run);
+    error_context()->progress = run_progress;
+    if (r->size > 1) { run_agree_on_options(run); }
 }
 
 // The ranks' collectives, once each has its device.
@@ -1788,7 +1802,8 @@ static void run_open_comm(Run* run) {
         control_note_wait(run->control, "joining NCCL", -1);
     }
     comm_init(&run->comm, &run->dev, run->ranks.rank, run->ranks.size, id, exact);
-    if (run->control) { control_note(run->control, "starting", -1); }
+    control_watch_health(run->control, run_ask_comm, &run->comm);
+    control_note(run->control, "starting", -1);
 }
 
 // values (n) := sums over the ranks, added in their order.
@@ -1801,22 +1816,55 @@ static void run_sum(Run* run, const char* name, double* values, int n) {
         for (int r = 0; r < run->ranks.size; r++) { values[i] += all[(size_t)r * n + i]; }
     }
 }
-#define CHECKPOINT_SECONDS 3600.0   // how long ranks wait for one another while a checkpoint is written or verified
-
 // The first rank on which it did not work, -1: it did on all. Any thread may ask, by a name of its own.
 static int ranks_first_failed(Control* control, int size, const char* name, bool ok) {
     if (size == 1) { return ok ? -1 : 0; }
     std::vector<char> all(size);
     const char mine = ok;
-    control_all_gather(control, name, &mine, 1, all.data(), CHECKPOINT_SECONDS);
+    control_all_gather(control, name, &mine, 1, all.data(), 0);
     for (int r = 0; r < size; r++) { if (!all[r]) { return r; } }
     return -1;
 }
 static bool ranks_all_ok(Control* control, int size, const char* name, bool ok) { return ranks_first_failed(control, size, name, ok) < 0; }
-static void run_barrier(Run* run, const char* name) { if (run->control) { control_barrier(run->control, name, 0); } }
+static void run_barrier(Run* run, const char* name) { control_barrier(run->control, name, 0); }
 static void run_note(Run* run, const char* op, bool waits) {
-    if (!run->control) { return; }
-    if (waits) { control_note_wait(run->control, op, run->step); } else { control_note(run->control, op, run->step); }
+    if (waits && run->ranks.size > 1) { control_note_wait(run->control, op, run->step); } else { control_note(run->control, op, run->step); }
+}
+static void run_note_disk(Run* run, const char* op) { control_note_disk(run->control, op, run->step); }
+
+// Was a rank told to end? The others hear of it within half a second.
+static bool run_told_to_end(Run* run) {
+    if (run_signal()) { control_wish(run->control); }
+    return control_wished(run->control);
+}
+
+#define FOLDER_SECONDS 10.0  // a network file system may show a new file a little later
+// Ends the program if a rank does not see rank 0's output folder: a word of rank 0's in it must appear for all.
+static void run_check_folder(Run* run) {
+    const Options* o = &run->opt;
+    uint64_t word = 0;
+    char path[FILE_PATH_MAX];
+    FileError error;
+    if (run->ranks.size == 1) { return; }
+    if (run->ranks.rank == 0) { control_random(&word, sizeof(word)); }
+    control_broadcast(run->control, "a word", &word, sizeof(word), 0);
+    snprintf(path, sizeof(path), "%s/writable.%016llx.tmp", o->output_dir, (unsigned long long)word);  // one that an interrupted run's cleaning knows
+    run_note_disk(run, "looking into the output folder");
+    if (run->ranks.rank == 0) {
+        const int code = file_append_lines(path, "\n", 1);
+        require(code == 0, "check the disk", "cannot write into the folder '%s': %s", o->output_dir, strerror(max(code, 0)));
+    }
+    run_barrier(run, "the output folder");
+    bool seen = false;
+    const double begin = clock_ms();
+    while (!(seen = access(path, F_OK) == 0) && clock_ms() - begin < FOLDER_SECONDS * 1e3) {
+        usleep(50000);
+        note_progress();
+    }
+    require(seen, "give all processes one folder, on a file system that their hosts share", "rank %d (host %s) does not see what rank 0 writes into --output-dir '%s', for %.0f s: it is another "
+            "folder there", run->ranks.rank, run->ranks.host, o->output_dir, FOLDER_SECONDS);
+    run_barrier(run, "the output folder is shared");
+    if (run->ranks.rank == 0 && !checkpoint_unlink(path, &error)) { fprintf(stderr, "WARNING: %s\n", error.message); }
 }
 
 // Do all ranks have the same weights and scales? Ends the run if not, with the tensor and the ranks that differ from rank 0.
@@ -1944,6 +1992,7 @@ struct Snapshot {
     std::vector<uint8_t> order;         // llm.c's data order only
     std::vector<unsigned> amax, amax_step, history, guard;
     std::vector<float> scale;           // FP8 only
+    std::vector<int> damaged;           // steps whose checkpoints cannot be read back
     std::thread thread;
     bool running, ok;                   // ok: all ranks are done and DONE is there
     double begin_ms, end_ms;
@@ -1987,6 +2036,9 @@ static bool snapshot_write_part(Snapshot<floatX>* s, StateSetWriter* w, FileErro
     return ok && state_set_write_end(w, error);
 }
 
+template <class floatX>
+static void snapshot_note(Snapshot<floatX>* s, const char* op) { control_note_disk(s->control, op, s->step); }
+
 // Model and states of all ranks, DONE, then the removal of old checkpoints. A failure is reported; the older checkpoints are intact then.
 template <class floatX>
 static void snapshot_write(Snapshot<floatX>* s) {
@@ -1995,6 +2047,7 @@ static void snapshot_write(Snapshot<floatX>* s) {
     FileError error;
     StateSetWriter w;
     error.message[0] = 0;  // stays so where another rank failed: that one reports
+    snapshot_note(s, "writing a checkpoint");
     const int failed = ranks_first_failed(s->control, size, "checkpoint written", snapshot_write_part(s, &w, &error));
     bool ok = failed < 0;
     if (failed != rank) { error.message[0] = 0; }  // a disk that is full for several is one warning
@@ -2009,6 +2062,7 @@ static void snapshot_write(Snapshot<floatX>* s) {
     }
     std::vector<int> deleted;
     if (o->checkpoint_keep > 0) {  // older ones go only when this one was read back, each rank a part
+        snapshot_note(s, "reading a checkpoint back");
         const bool read = checkpoint_verify(o->output_dir, s->step, rank, size, &error);
         if (!read) { fprintf(stderr, "WARNING: checkpoint at step %d cannot be read back: %s\nHINT:  %s; older checkpoints are kept\n", s->step, error.message, error.hint); }
         if (!ranks_all_ok(s->control, size, "checkpoint read back", read)) {
@@ -2019,17 +2073,28 @@ static void snapshot_write(Snapshot<floatX>* s) {
             return;
         }
     }
-    if (rank == 0 && !checkpoint_prune(o->output_dir, s->step, o->checkpoint_keep, o->checkpoint_major_every, &deleted, &error, stdout)) {
+    s->damaged.erase(std::remove(s->damaged.begin(), s->damaged.end(), s->step), s->damaged.end());
+    snapshot_note(s, "removing old checkpoints");
+    if (rank == 0 && !checkpoint_prune(o->output_dir, s->step, o->checkpoint_keep, o->checkpoint_major_every, s->damaged, &deleted, &error, stdout)) {
         fprintf(stderr, "WARNING: old checkpoints could not be removed: %s\nHINT:  %s\n", error.message, error.hint);
     }
+}
+template <class floatX>
+static void snapshot_main(Snapshot<floatX>* s) {
+    control_writer_begin(s->control);
+    snapshot_write(s);
+    control_writer_end(s->control);
 }
 // Waits for the checkpoint that is being written, if one is. False: it failed, and said so.
 template <class floatX>
 static bool run_finish_checkpoint(Run* run, Snapshot<floatX>* s) {
     if (!s->running) { return true; }
-    run_note(run, "waiting for a checkpoint to be written", false);
     const double begin = clock_ms();
-    if (!s->direct) { s->thread.join(); }
+    if (!s->direct) {
+        control_note_thread(run->control, "waiting for a checkpoint to be written", run->step);
+        s->thread.join();
+    }
+    run_note(run, "a checkpoint is written", false);
     s->running = false;
     goodput_add(&run->goodput, GOODPUT_SAVING, (clock_ms() - begin) * 1e-3);
     const double seconds = (s->end_ms - s->begin_ms) * 1e-3;
@@ -2058,13 +2123,11 @@ static void run_forecast_checkpoint(Run* run, GPT<floatX>* g, Snapshot<floatX>* 
     const uint64_t bytes = run_checkpoint_bytes(g, &elements), room = host_memory_available();
     s->direct = run->opt.background_save && bytes < room / 10 * 9 / run->ranks.local_size ? NULL : g;
     run_barrier(run, "trying the disk");
+    run_note_disk(run, "trying the disk");
     const double speed = file_measure_writing(run->opt.output_dir, rank, bytes);
     const double mine[4] = {speed > 0.0 ? bytes / speed : 0.0, (double)bytes, speed > 0.0 ? 1.0 : 0.0, s->direct ? 1.0 : 0.0};  // was it measured, must training wait
-    std::vector<double> all(mine, mine + 4);
-    if (run->control) {
-        all.resize(4 * (size_t)P);
-        control_all_gather(run->control, "checkpoint forecast", mine, sizeof(mine), all.data(), CHECKPOINT_SECONDS);
-    }
+    std::vector<double> all(4 * (size_t)P);
+    control_all_gather(run->control, "checkpoint forecast", mine, sizeof(mine), all.data(), 0);
     double seconds = 0.0, total = 0.0, measured = 0.0, direct = 0.0;
     for (int r = 0; r < P; r++) {
         seconds = all[4 * r] > seconds ? all[4 * r] : seconds;
@@ -2104,7 +2167,7 @@ static void run_begin_checkpoint(Run* run, GPT<floatX>* g, Snapshot<floatX>* s) 
     s->num_parameters = g->num_parameters;
     s->step = run->step;
     s->writing = (uint64_t)time(NULL) << 20 ^ (uint64_t)getpid() << 40 ^ (uint64_t)run->step;
-    if (run->control) { control_broadcast(run->control, "checkpoint", &s->writing, sizeof(s->writing), 0); }
+    control_broadcast(run->control, "checkpoint", &s->writing, sizeof(s->writing), 0);
     s->options = options_to_text(&run->opt);
     s->pieces.clear();
     size_t places = 0;
@@ -2153,7 +2216,7 @@ static void run_begin_checkpoint(Run* run, GPT<floatX>* g, Snapshot<floatX>* s) 
     }
     s->ok = false;
     s->running = true;
-    if (s->direct) { snapshot_write(s); } else { s->thread = std::thread(snapshot_write<floatX>, s); }
+    if (s->direct) { snapshot_write(s); } else { s->thread = std::thread(snapshot_main<floatX>, s); }
     run->saved_ms = clock_ms();
     goodput_add(&run->goodput, GOODPUT_SAVING, (run->saved_ms - s->begin_ms) * 1e-3);
 }
@@ -2419,15 +2482,14 @@ static uint64_t run_val_batches(const Run* run) {
     return o->val_steps < 0 || (!llmc && all < (uint64_t)o->val_steps) ? all : (uint64_t)o->val_steps * ranks;
 }
 
-// Mean loss over the batches of run_val_batches from the start of the validation set, dealt out to the ranks. At least one.
+// Mean loss over the batches of run_val_batches from the start of the validation set, dealt out to the ranks. At least one. False: a rank was told to end.
 template <class floatX>
-static float run_validate(Run* run, GPT<floatX>* g) {
+static bool run_validate(Run* run, GPT<floatX>* g, float* mean) {
     const int B = g->B, N = B * g->T;
     const double tokens = (double)B * run->opt.seq_len;
     const uint64_t batches = run_val_batches(run);
-    double sum = 0.0;
-    run_note(run, "validation", false);
-    for (uint64_t i = run->ranks.rank; i < batches; i += run->ranks.size) {
+    double sums[2] = {0.0, 0.0};  // of the losses, of the ranks that were told to end
+    for (uint64_t i = run->ranks.rank; i < batches && sums[1] == 0.0; i += run->ranks.size) {
         run_note(run, "validation", false);
         run_read(run, &run->val, i * B, B);
         gpt_evaluate(g, run->inputs.data(), run->targets.data());
@@ -2436,10 +2498,12 @@ static float run_validate(Run* run, GPT<floatX>* g) {
         float loss = 0.0f;
         cudaCheck(cudaMemcpyAsync(&loss, g->acts.scalars, sizeof(float), cudaMemcpyDeviceToHost, stream));
         cudaCheck(cudaStreamSynchronize(stream));
-        sum += loss / tokens;
+        sums[0] += loss / tokens;
+        sums[1] = run_told_to_end(run);
     }
-    run_sum(run, "validation", &sum, 1);
-    return (float)(sum / batches);
+    run_sum(run, "validation", sums, 2);
+    *mean = (float)(sums[0] / batches);
+    return sums[1] == 0.0;
 }
 
 // Opens the questions, if they are wanted. A missing file does not end the run, as in llm.c.
@@ -2453,13 +2517,14 @@ static void run_open_eval(Run* run, int vocab_size) {
     printf("HellaSwag eval not found at %s, skipping its evaluation\nYou can run `python3 dev/data/hellaswag.py` to make it, then use it with `-h 1`.\n", o->eval_data);
 }
 
-// The share of the questions that the model answers right.
+// The share of the questions that the model answers right. False: a rank was told to end.
 template <class floatX>
-static void run_evaluate(Run* run, GPT<floatX>* g) {
+static bool run_evaluate(Run* run, GPT<floatX>* g) {
     EvalLoader* eval = &run->eval;
     const int B = g->B;
     std::vector<float> losses((size_t)B * g->T);
-    for (int row = 0, batch = 0; row < eval->num_rows; row += B, batch++) {
+    double sums[3] = {0.0, 0.0, 0.0};  // right ones, all, ranks that were told to end
+    for (int row = 0, batch = 0; row < eval->num_rows && sums[2] == 0.0; row += B, batch++) {
         run_note(run, "HellaSwag", false);
         if (batch % 10 == 0) {
             printf("evaluating HellaSwag: %d/%d\r", batch, CEIL_DIV(eval->num_rows, B));
@@ -2470,16 +2535,20 @@ static void run_evaluate(Run* run, GPT<floatX>* g) {
         cudaCheck(cudaMemcpyAsync(losses.data(), g->acts.losses, losses.size() * sizeof(float), cudaMemcpyDeviceToHost, g->dev->stream));
         cudaCheck(cudaStreamSynchronize(g->dev->stream));
         eval_loader_add_losses(eval, losses.data(), row, B);
+        sums[2] = run_told_to_end(run);
     }
     int correct = 0, total = 0;
-    eval_loader_result(eval, &correct, &total);
-    double sums[2] = {(double)correct, (double)total};
-    run_sum(run, "evaluation", sums, 2);
+    if (sums[2] == 0.0) { eval_loader_result(eval, &correct, &total); }
+    sums[0] = correct;
+    sums[1] = total;
+    run_sum(run, "evaluation", sums, 3);
+    if (sums[2] > 0.0) { return false; }
     correct = (int)sums[0];
     total = (int)sums[1];
     const float accuracy = (float)correct / total;
     printf("HellaSwag: %d/%d = %f\n", correct, total, accuracy);
     logger_log_eval(&run->logger, run->step, accuracy);
+    return true;
 }
 
 // Logits (V) f32 of the token after tokens (n) on the host, n <= T. *cached tokens went through before and lie in the key-value cache: a single new
@@ -2548,7 +2617,7 @@ static void run_sample(Run* run, GPT<floatX>* g) {
     const double begin = clock_ms();
     printf("generating:\n---\n");
     if (prompted) { for (int id : tokens) { tokenizer_print(t, stdout, id); } }
-    while (tokens.size() < end) {
+    while (tokens.size() < end && !run_told_to_end(run)) {
         run_note(run, "sampling", false);
         const int context = sample_context(tokens.size(), o->seq_len);
         if (context <= cached) { cached = 0; }  // it slid
@@ -2759,12 +2828,13 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
     }
     comm_clear(&run->comm);
     for (int micro = 0; micro < run->accum; micro++) {
-        run_note(run, "a training step", micro == run->accum - 1);
+        run_note_disk(run, "reading data");
         run_read_micro(run, micro);
+        run_note(run, "a training step", micro == run->accum - 1);
         gpt_micro_step(g, run->inputs.data(), run->targets.data(), B, T, micro, run->accum, run->total_tokens);
     }
     run->position += run->total_tokens / o->seq_len;
-    float loss, norm, wishes[2] = {run_signal() ? 1.0f : 0.0f, o->save_every_minutes > 0 && clock_ms() - run->saved_ms >= o->save_every_minutes * 60e3 ? 1.0f : 0.0f};
+    float loss, norm, wishes[2] = {run_told_to_end(run) ? 1.0f : 0.0f, o->save_every_minutes > 0 && clock_ms() - run->saved_ms >= o->save_every_minutes * 60e3 ? 1.0f : 0.0f};
     int operands = 0;
     gpt_loss_and_norm(g, B * T, run->total_tokens, &loss, &norm, wishes, &operands);  // all ranks hear of it in the same step
     run->stop = run->stop || wishes[0] > 0.0f;
@@ -2789,7 +2859,7 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
     run->step++;
     goodput_add(&run->goodput, GOODPUT_TRAINING, ms * 1e-3);
     goodput_tick(&run->goodput, run->step, unix_seconds());
-    if (run->control && o->check_ranks_every && run->step % o->check_ranks_every == 0) { run_check_ranks(run, g); }
+    if (run->ranks.size > 1 && o->check_ranks_every && run->step % o->check_ranks_every == 0) { run_check_ranks(run, g); }
     float tokens_per_second = (float)(run->total_tokens / ms * 1e3);
     if (run->ms_count++ == 0) {  // it plans and warms up, and does not count in averages
         run->ms_first = ms;
@@ -3034,6 +3104,7 @@ static void run_main(Run* run, bool fp8) {
         run_print_plan(run, &config, bytes);
         return;
     }
+    run_note_disk(run, "opening the data");
     if (!o->sample_only) { run_open_data(run, config.vocab_size); }
     if (!o->sample_only) { run_open_eval(run, config.vocab_size); }
     if (samples) { run_open_prompt(run, config.vocab_size); }
@@ -3042,13 +3113,14 @@ static void run_main(Run* run, bool fp8) {
     if (fp8 && o->fp8_calibration[0]) {
         fileCheck(fp8_calibration_read(&calibration, o->fp8_calibration, config.num_layers, config.channels, settings.recipe, &error), &error);
     }
-    if (run->control) {  // what the options stand for here: files may differ between machines
+    if (run->ranks.size > 1) {  // what the options stand for here: files may differ between machines
         char text[280];
         snprintf(text, sizeof(text), "dtype %d, L %d, C %d, NH %d, V %d, maxT %d, data %016llx, %016llx, questions %d, steps %d, from %d, calibration %016llx", o->dtype, config.num_layers,
                  config.channels, config.num_heads, config.vocab_size, config.max_seq_len, o->sample_only ? 0ull : (unsigned long long)dataloader_digest(&run->train),
                  o->sample_only ? 0ull : (unsigned long long)dataloader_digest(&run->val), run->has_eval, run->num_steps, run->resumed_step, (unsigned long long)calibration.digest);
         control_agree(run->control, "model and data", text, 0);
     }
+    run_note(run, "starting", false);
     gpt_init(g, &run->dev, &run->comm, &config, fp8, &settings, masters, o->zero_stage);
     comm_reserve(&run->comm, gpt_largest_linear(g));
     g->gelu_fusion = fp8 || o->calibrate ? 0 : o->gelu_fusion;
@@ -3069,10 +3141,15 @@ static void run_main(Run* run, bool fp8) {
     if (samples) {
         gpt_plan_sampling(g, o->seq_len, run->sample_start.size(), run_sample_end(run));
     }
+    if (model_path[0]) { run_note_disk(run, "loading the model"); }
     if (model_path[0]) { gpt_load_model(g, &file); }
     else if (o->init == OPT_INIT_FAST) { gpt_init_fast(g, o->seed); }
     else { gpt_init_llmc(g, (uint32_t)(o->seed ^ (o->seed >> 32))); }  // the generator takes 32 bits
-    if (run->resumed_step >= 0 && !o->sample_only) { run_load_state(run, g); }
+    if (run->resumed_step >= 0 && !o->sample_only) {
+        run_note_disk(run, "loading the optimizer's state");
+        run_load_state(run, g);
+    }
+    run_note(run, "starting", false);
     if (!model_path[0]) { gpt_masters_from_params(g); }
     if (model_path[0]) { model_file_close(&file); }
     gpt_quantize_weights(g);
@@ -3093,7 +3170,10 @@ static void run_main(Run* run, bool fp8) {
     if (run->goodput.note[0]) { printf("note: %s\n", run->goodput.note); }
 
     if (o->output_dir[0]) { run_forecast_checkpoint(run, g, snapshot); }
+    run_note(run, "starting", false);
     run->saved_ms = clock_ms();
+    run->began_step = run->step;
+    snapshot->damaged = run->damaged;
     if (o->output_dir[0] && !o->checkpoint_every && o->save_every_minutes == 0) {
         printf("note: without --checkpoint-every (-n) only a signal that ends the run writes a checkpoint into '%s'\n", o->output_dir);
     }
@@ -3103,13 +3183,18 @@ static void run_main(Run* run, bool fp8) {
         error_context()->step = run->step;
         const double evaluation = clock_ms();
         const bool last = run->step >= run->num_steps, val_now = last || (o->val_every && run->step % o->val_every == 0);
-        if (o->val_steps != 0 && val_now && !run->stop) {
-            float loss = run_validate(run, g);
-            printf("val loss %f\n", loss);
-            logger_log_val(&run->logger, run->step, loss);
+        bool skipped = run->stop;  // what is due here, for a signal: the resumed run does it
+        if (o->val_steps != 0 && val_now && !skipped) {
+            float loss;
+            skipped = !run_validate(run, g, &loss);
+            if (!skipped) {
+                printf("val loss %f\n", loss);
+                logger_log_val(&run->logger, run->step, loss);
+            }
         }
-        if (run->has_eval && val_now && !run->stop && (last || run->step > 0)) { run_evaluate(run, g); }
-        if (o->sample_every && run->ranks.rank == 0 && !run->stop && (last || (run->step > 0 && run->step % o->sample_every == 0))) {
+        if (run->has_eval && val_now && !skipped && (last || run->step > 0)) { skipped = !run_evaluate(run, g); }
+        run->stop = skipped && (last || run->step > run->began_step);  // not before the first step: a restart must come along
+        if (o->sample_every && run->ranks.rank == 0 && !skipped && (last || (run->step > 0 && run->step % o->sample_every == 0))) {
             run_note(run, "sampling", false);
             run_sample(run, g);
         }
@@ -3123,7 +3208,7 @@ static void run_main(Run* run, bool fp8) {
                 for (int each : {SIGTERM, SIGINT, SIGUSR1}) { signal(each, SIG_IGN); }  // launchers tell the others when the first has ended
             }
         }
-        if (last) { break; }
+        if (last && !(run->stop && val_now && (o->val_steps != 0 || run->has_eval))) { break; }
         if (run->stop) {
             printf("ending at step %d of %d, as a signal asked%s\n", run->step, run->num_steps, o->output_dir[0] ? "; go on with --resume" : "");
             run->exit_code = EXIT_SAVED;
@@ -3202,10 +3287,11 @@ static int trainer_main(int argc, char** argv) {
         fileCheck(checkpoint_clean(o->output_dir, &removed, &error), &error);
         if (removed) { printf("removed %d temporary files of an interrupted run\n", removed); }
     }
-    run_barrier(run, "the output folder");
+    if (o->output_dir[0] && !o->sample_only) { run_check_folder(run); }
+    run_note_disk(run, "looking for a checkpoint");
     if (o->resume) {
         CheckpointFound found;
-        auto agree = [&] { if (run->control) { control_agree(run->control, "the checkpoint to resume from", std::to_string(found.step).c_str(), 0); } };
+        auto agree = [&] { control_agree(run->control, "the checkpoint to resume from", std::to_string(found.step).c_str(), 0); };
         fileCheck(checkpoint_find_latest(o->output_dir, gpt_count_parameters, &found, &error), &error);
         agree();
         for (bool ok = found.step < 0; !ok;) {  // reads all of it, each rank a part; one that is damaged gives way to an older one
@@ -3213,6 +3299,7 @@ static int trainer_main(int argc, char** argv) {
             ok = ranks_all_ok(run->control, run->ranks.size, "verified", checkpoint_verify(o->output_dir, found.step, run->ranks.rank, run->ranks.size, &error));
             if (ok) { break; }
             if (error.message[0]) { fprintf(stderr, "WARNING: the checkpoint of step %d is damaged: %s\n", found.step, error.message); }
+            run->damaged.push_back(found.step);
             std::string skipped = found.skipped + "checkpoint of step " + std::to_string(found.step) + " is damaged\n";
             fileCheck(checkpoint_find_before(o->output_dir, found.step, gpt_count_parameters, &found, &error), &error);
             found.skipped = skipped + found.skipped;
@@ -3233,6 +3320,7 @@ static int trainer_main(int argc, char** argv) {
         std::string log = std::string(o->output_dir) + "/main.log";
         if (!o->calibrate && access(log.c_str(), F_OK) == 0 && rename(log.c_str(), (log + ".old").c_str()) == 0) { printf("main.log of an earlier run is now main.log.old\n"); }
     }
+    run_note(run, "starting", false);
     run_plan_batch(run);
     options_print_llmc(o, stdout, (long long)run->total_tokens);
     run_open_gpu_info(run);
@@ -3243,14 +3331,14 @@ static int trainer_main(int argc, char** argv) {
     dataloader_free(&run->val);
     eval_loader_free(&run->eval);
     if (run->has_gpu_info) { gpu_info_free(&run->gpu_info); }
+    control_watch_health(run->control, NULL, NULL);
     run_note(run, "ending", true);
     comm_free(&run->comm);
     device_free(&run->dev);
-    if (run->control) {
-        error_context()->claim = NULL;
-        error_context()->announce = NULL;
-        control_finish(run->control);
-    }
+    error_context()->claim = NULL;
+    error_context()->announce = NULL;
+    error_context()->progress = NULL;
+    control_finish(run->control);
 #ifdef GPT_WITH_MPI
     int mpi = 0;
     MPI_Initialized(&mpi);

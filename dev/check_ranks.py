@@ -838,6 +838,144 @@ def check_signals():
         c.check(r.codes == [75] and f"DONE_{len(r.losses):08d}" in state_files("signal.mpirun"), "SIGUSR1 to mpirun: saved, and its exit code", f"{state_files('signal.mpirun')}{r}")
 
 
+DISK_C = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+// A disk that hangs for good, or is slow: of files whose path has a word, in a call that writes (or reads, DISK_READS).
+static size_t disk(int fd, size_t n, int reads) {
+    char link[64], path[1024] = "";
+    const char *hangs = getenv("DISK_HANGS"), *slow = getenv("DISK_IS_SLOW");
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    if (!!getenv("DISK_READS") != reads || readlink(link, path, sizeof(path) - 1) < 0) { return n; }
+    while (hangs && strstr(path, hangs)) { pause(); }
+    if (!slow || !strstr(path, slow)) { return n; }
+    usleep(250000);
+    return n < 16384 ? n : 16384;
+}
+ssize_t pwrite(int fd, const void* p, size_t n, off_t at) { return ((ssize_t (*)(int, const void*, size_t, off_t))dlsym(RTLD_NEXT, "pwrite"))(fd, p, disk(fd, n, 0), at); }
+ssize_t pread(int fd, void* p, size_t n, off_t at) { return ((ssize_t (*)(int, void*, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(fd, p, disk(fd, n, 1), at); }
+"""
+
+
+def check_slow_disks():
+    """A disk that never answers ends the run within the bound, with one message; one that is slow does not, however long a checkpoint takes."""
+    put(f"{tmp}/disk.c", DISK_C.encode())
+    code, out = run(["cc", "-shared", "-fPIC", "-o", f"{tmp}/disk.so", f"{tmp}/disk.c", "-ldl"])
+    if code:
+        c.skip("slow disks", f"cannot build the library that plays one: {out[-200:]}")
+        return
+    bound, words = 3, "--watchdog-seconds 3"
+    common = f"{STEPS} --dtype float32 -b 2 -z 1 --schedule constant {words}"
+
+    def disk(**which):
+        return ["env", f"LD_PRELOAD={tmp}/disk.so"] + [f"DISK_{key}={value}" for key, value in which.items()]
+    fine(train(2, f"{common} -x 2 -n 2 -o disk.read"), "a checkpoint to read", 2)
+    cases = [
+            (3, 1, "-x 1000000 -n 4 -o disk.0", dict(HANGS="state_00000004_00001"), "writing a checkpoint"),
+            (3, 0, "-x 1000000 -n 4 -o disk.1", dict(HANGS="model_00000004"), "writing a checkpoint"),
+            (2, 1, "-x 1000000 -n 4 -o disk.2 --no-background-save", dict(HANGS="state_00000004_00001"), "writing a checkpoint"),
+            (2, None, "-x 1000000 -n 4 -o disk.3 --no-background-save", dict(HANGS="state_00000004"), "writing a checkpoint"),
+            (2, None, "-x 1000000 -n 4 -o disk.4", dict(HANGS="state_00000004"), "writing a checkpoint"),
+            (2, 1, "-x 1000000 -n 4 -nk 1 -o disk.5", dict(HANGS="state_00000004", READS=1), "reading a checkpoint back"),
+            (2, 1, "-x 4 -o disk.read --resume", dict(HANGS="state_00000002", READS=1), "looking for a checkpoint"),
+            (2, 0, "-x 4", dict(HANGS="train.bin", READS=1), "opening the data"),
+            (1, 0, "-x 1000000 -n 4 -o disk.6", dict(HANGS="state_00000004"), "writing a checkpoint")]
+    shutil.copytree(f"{tmp}/disk.read", f"{tmp}/disk.slow3")
+    slow = [("written", "-x 4 -n 4 -o disk.slow1", dict(IS_SLOW="state_00000004"), 4),
+            ("written while training waits", "-x 4 -n 4 -o disk.slow2 --no-background-save", dict(IS_SLOW="state_00000004"), 4),
+            ("read", "-x 4 -n 4 -o disk.slow3 --resume", dict(IS_SLOW="state_00000002", READS=1), 2)]
+    slow_jobs = [Job("torchrun", 2, f"{common} {arguments}", wrap=lambda r: disk(**which) if r else []) for _, arguments, which, _ in slow]  # they mostly wait
+    started = [Job("torchrun" if P > 1 else "alone", P, f"{common} {arguments}", wrap=lambda r: disk(**which) if rank in (r, None) else []) for P, rank, arguments, which, _ in cases]
+    for job, (P, rank, arguments, which, doing) in zip(started, cases):
+        start = job.seen("Writing checkpoint at step 4\n") and time.monotonic() if "-n 4" in arguments else time.monotonic()
+        r = job.wait(40)
+        name = f"a disk that hangs while {doing}, {'all ranks' if rank is None else f'rank {rank}'} of {P}{', training waits' if 'no-back' in arguments else ''}"
+        found = messages(r.err)
+        c.check(start and time.monotonic() - start < bound + 4, f"{name}: ends within the bound", f"{time.monotonic() - (start or 0):.1f} s{r}")
+        c.check(len(found) == 1 and re.search(rf"rank {rank if rank is not None else '[01]'} \(host {HOST}\) makes no progress", found[0]) and f"in '{doing}' for {bound}." in found[0] and
+                (" at step 4 " in found[0] or "-n 4" not in arguments), f"{name}: one message with rank, host, step and operation", str(r))
+        c.check(all(code not in (0, 124) for code in r.codes) and not job.alive(), f"{name}: all end", str(r))
+    for job, (name, _, _, steps) in zip(slow_jobs, slow):
+        r = job.wait()
+        took = os.stat(f"{tmp}/{job.name}.0.out").st_mtime - (time.time() - (time.monotonic() - job.began))  # until its last word
+        c.check(fine(r, f"a slow disk, {name}", steps) and took > 2 * bound and not r.err, f"a slow disk, {name}: longer than the bound, and no hang", f"{took:.1f} s{r}")
+
+
+def check_slow_steps():
+    """A micro-step that takes longer than the bound is no hang; a rank that is stopped in one is found as ever."""
+    bound = 2
+    common = f"{DATA} {QUIET} --layers 24 --heads 4 --channels 128 --vocab-size {V} --dtype float32"
+    tried = train(2, f"{common} -b 2 -x 3")
+    batch = math.ceil(2 * 3e3 * bound / min(float(step["ms"]) for step in tried.run.steps)) if fine(tried, "a step of a batch of 2", 3) else 2
+    common += f" -b {batch} --watchdog-seconds {bound}"
+    r = train(2, f"{common} -x 2")
+    c.check(fine(r, "slow steps", 2) and all(float(step["ms"]) > 1.25e3 * bound for step in r.run.steps), "a micro-step longer than the bound is no hang", f"{r.run.steps}{r}")
+    job = Job("torchrun", 2, f"{common} -x 1000")
+    ready = job.seen(r"step +1/")
+    time.sleep(0.5 * bound)
+    began = time.monotonic()
+    ready = job.send(1, signal.SIGSTOP) and ready
+    r = job.wait(30)
+    found = messages(r.err)
+    c.check(ready and time.monotonic() - began < bound + 4, "stopped in a slow step: ends within the bound", f"{time.monotonic() - began:.1f} s{r}")
+    c.check(len(found) == 1 and f"rank 1 (host {HOST})" in found[0] and "a training step" in found[0], "stopped in a slow step: one message", str(r))
+
+
+def check_signals_in_evaluation():
+    """A signal while the model is evaluated: that ends at once, all save and end."""
+    questions_file(f"{tmp}/many.bin", [(i % 4, random_tokens(rng, 3 + i % 5), [random_tokens(rng, 4 + k) for k in range(4)]) for i in range(4000)])
+    common = f"{MODEL} --dtype float32 -b 1 -z 1 --sample-every {{}} --sample-length 100000 --val-every {{}} --val-steps {{}} --schedule constant"
+    slow = common.replace("--layers 2", "--layers 12")
+    cases = [("validation", slow.format(0, 3, -1), "-x 100", 1), ("validation", slow.format(0, 3, -1), "-x 100", 0), ("the last validation", slow.format(0, 1000, -1), "-x 3", 1),
+             ("questions", slow.format(0, 3, 1) + " --hellaswag --eval-data many.bin", "-x 100", 1), ("a sample", common.format(3, 0, 0), "-x 100", 0)]
+    for n, (what, arguments, steps, rank) in enumerate(cases):
+        job = Job("torchrun", 2, f"{arguments} {steps} -o told.{n}")
+        seen = job.seen(r"step +3/.*\n(?:val loss .*\n)?generating:" if what == "a sample" else r"step +3/.*\n(?:val loss .*\n)?evaluating" if what == "questions" else r"step +3/")
+        time.sleep(0.3)
+        began = time.monotonic()
+        seen = job.send(rank, signal.SIGTERM) and seen
+        r = job.wait(60)
+        took, last, name = time.monotonic() - began, len(r.losses), f"SIGTERM to rank {rank} in {what}"
+        c.check(seen and r.codes == [75, 75] and took < 3 and last in (3, 4) and not r.err, f"{name}: all end", f"{took:.1f} s{r}")
+        c.check(f"DONE_{last:08d}" in state_files(f"told.{n}") and f"ending at step {last} of {steps[3:]}, as a signal asked; go on with --resume" in r.lines, f"{name}: saved", f"{state_files(f'told.{n}')}{r}")
+        if "last" in what:
+            r = train(2, f"{common.format(0, 1000, 2)} {steps} -o told.{n} --resume".replace("--layers 2", "--layers 12"))
+            c.check(r.ok and len(r.vals) == 1 and r.losses == [], f"{name}: the resumed run does it", str(r))
+
+
+def check_start():
+    """What must be the same for all ranks is compared before the first step: the program, the output folder; who does not come is waited for as long as asked."""
+    shutil.copy(program, f"{tmp}/other_build")
+    with open(f"{tmp}/other_build", "ab") as f:
+        f.write(b"x")
+    r = Job("torchrun", 2, f"{STEPS} -b 2 -x 2", wrap=lambda rank: ["bash", "-c", f'shift; exec {tmp}/other_build "$@"', "x"] if rank else []).wait()
+    found = messages(r.err)
+    c.check(all(r.codes) and len(found) == 1 and re.search(r"rank 1 .*build [0-9a-f]{16}', rank 0 .*build [0-9a-f]{16}'", found[0]), "two builds: a message", str(r))
+    os.makedirs(f"{tmp}/elsewhere", exist_ok=True)
+    for f in ("train.bin", "val.bin"):
+        shutil.copy(f"{tmp}/{f}", f"{tmp}/elsewhere/{f}")
+    r = Job("torchrun", 3, f"{STEPS} -b 2 -x 2 -n 1 -o not_shared --watchdog-seconds 4", wrap=lambda rank: ["env", "-C", f"{tmp}/elsewhere"] if rank == 2 else []).wait()
+    found = messages(r.err)
+    c.check(all(r.codes) and len(found) == 1 and f"rank 2 (host {HOST}) does not see what rank 0 writes into --output-dir 'not_shared'" in found[0] and "loss" not in r.outs[0] and r.seconds < 16,
+            "a folder that one rank does not see: found before the first step", str(r))
+    c.check(not os.listdir(f"{tmp}/not_shared") or train(2, f"{STEPS} -b 2 -x 1 -n 1 -o not_shared").ok, "what the search left is removed by the next run", os.listdir(f"{tmp}/not_shared"))
+    r = Job("tcp", 2, f"{STEPS} -b 2 -x 2 --join-seconds 2", wrap=lambda rank: ["true"] if rank else []).wait()
+    c.check(r.codes[0] == 1 and "1 of 2 ranks have not joined within 2.0 s" in r.err and "--join-seconds" in r.err and r.seconds < 8, "--join-seconds", str(r))
+    common = f"{STEPS} --dtype float32 -b 2 -z 1 --schedule constant -o kept"
+    fine(train(2, f"{common} -x 6 -n 2"), "three checkpoints", 6)
+    path = f"{tmp}/kept/state_00000006_00001.bin"
+    data = bytearray(get(path))
+    data[len(data) // 2] ^= 1
+    put(path, data)
+    fine(train(2, f"{common} -x 7 -n 7 -nk 3 --resume"), "one of them damaged", 3)
+    done = [f for f in state_files("kept") if f.startswith("DONE")]
+    c.check(done == [f"DONE_{k:08d}" for k in (2, 4, 6, 7)], "a damaged checkpoint does not count in --checkpoint-keep", done)
+
+
 def check_drift():
     """--check-ranks-every finds one bit of one weight of one rank that is another (here: changed in the memory of its process)."""
     job = Job("torchrun", 3, f"{LOOKUP_RUN} -b 2 -x 1000000 --check-ranks-every 5 --dtype float32")

@@ -242,9 +242,9 @@ static inline bool checkpoint_done(const char* folder, int step, FileError* erro
 
 // After step's checkpoint is done: keeps the newest `keep` good checkpoints up to this step (-nk; 0 keeps all) and every major one (-nm: steps that are
 // multiples of `major`; 0: none is). Removes the others, and old states whose DONE is gone (an interrupted removal or writing). A model file
-// without states is not touched: someone may have put it there. deleted: steps removed. out: where each is told before it goes
-// (a kill in between leaves a word), NULL: nowhere.
-static inline bool checkpoint_prune(const char* folder, int step, int keep, int major, std::vector<int>* deleted, FileError* error, FILE* out = NULL) {
+// without states is not touched: someone may have put it there. damaged: steps that checkpoint_verify refused; they are not good ones, whatever they look like.
+// deleted: steps removed. out: where each is told before it goes (a kill in between leaves a word), NULL: nowhere.
+static inline bool checkpoint_prune(const char* folder, int step, int keep, int major, const std::vector<int>& damaged, std::vector<int>* deleted, FileError* error, FILE* out = NULL) {
     std::vector<CheckpointEntry> list;
     deleted->clear();
     if (keep <= 0) { return true; }
@@ -254,7 +254,8 @@ static inline bool checkpoint_prune(const char* folder, int step, int keep, int 
         int num_ranks = 0;
         FileError why;
         if (e.step > step) { continue; }
-        bool is_good = good < keep && checkpoint_check(folder, e, NULL, &num_ranks, &why);
+        const bool known_bad = std::find(damaged.begin(), damaged.end(), e.step) != damaged.end();
+        bool is_good = good < keep && !known_bad && checkpoint_check(folder, e, NULL, &num_ranks, &why);
         if (good < keep) { good += is_good; continue; }  // broken ones between the newest good ones may be what someone is looking into
         if (major > 0 && e.step % major == 0) { continue; }
         if (!e.done && e.state_ranks.empty()) { continue; }

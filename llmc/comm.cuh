@@ -102,6 +102,21 @@ static inline void comm_free(Comm* comm) {
     comm->size = 1;
 }
 
+// Has a collective failed after it was enqueued? False with NCCL's words in text. From any thread, between comm_init and comm_free; does not wait.
+static inline bool comm_is_well(Comm* comm, char* text, size_t bytes) {
+#ifdef COMM_WITH_NCCL
+    ncclResult_t later = ncclSuccess;
+    const ncclResult_t asked = comm->size > 1 ? ncclCommGetAsyncError(comm->nccl, &later) : ncclSuccess;
+    const ncclResult_t found = asked != ncclSuccess ? asked : later;
+    if (found == ncclSuccess || found == ncclInProgress) { return true; }
+    snprintf(text, bytes, "NCCL reports that a collective failed: %s", ncclGetErrorString(found));
+    return false;
+#else
+    (void)comm; (void)text; (void)bytes;
+    return true;
+#endif
+}
+
 // ----------------------------------------------------------------------------
 // order of the two streams, and time
 

@@ -28,12 +28,18 @@ typedef struct {
     // NULL: alone.
     void (*claim)(void* job, int exit_code);
     void (*announce)(void* job, int exit_code);
+    void (*progress)(void* job);  // long work comes along: see note_progress. NULL: nobody watches
     void* job;
 } ErrorContext;
 
 static inline ErrorContext* error_context(void) {
-    static ErrorContext context = {-1, -1, NULL, NULL, NULL, NULL};
+    static ErrorContext context = {-1, -1, NULL, NULL, NULL, NULL, NULL};
     return &context;
+}
+// Every launch and every few MiB of a file call this: whoever watches over the job sees that slow work is no hang. From any thread.
+static inline void note_progress(void) {
+    ErrorContext* context = error_context();
+    if (context->progress) { context->progress(context->job); }
 }
 
 // Prints one error message to stderr and ends the process with the given exit code (1: failure, 2: usage).

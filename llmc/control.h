@@ -1,9 +1,9 @@
 /* control.h - the control plane: ranks join with a job token, small operations by name, and a watch that ends all processes when one fails
  *
  * What:      a TCP star. Rank 0, the hub, listens on one interface while the ranks join (control_join.h), then not any more. Each process has a control
- *            thread (control_watch.h) that sends four times a second what its main thread does (control_note), and ends the process when the hub says so or
- *            is gone: with one message in all, within 2 s.
- * Use:       control_start; control_note and control_note_wait all the time; operations; control_finish. Errors: control_claim, print, control_fail, exit.
+ *            thread (control_watch.h) that sends four times a second what its main thread and its writing thread do (control_note), and ends the process when
+ *            the hub says so or is gone: with one message in all, within 2 s.
+ * Use:       control_start; notes and control_progress all the time; operations; control_finish. Errors: control_claim, print, control_fail, exit.
  * Sockets:   besides, every peer keeps one listening socket on the address of its link, which never accepts: by it the others see that the rank lives when
  *            the hub is gone.
  * Errors:    control_start: NULL with a FileError. Later ones end the process with config.exit_code; misuse (a name used twice at once): require.
@@ -51,13 +51,13 @@ static inline Control* control_new(const ControlConfig* config) {
     c->interval = c->bound / 8 < 0.25 ? c->bound / 8 : 0.25;
     c->main_thread = pthread_self();
     c->wake = c->listener = c->claim_rank = -1;
-    c->note.step = -1;
-    c->num_links = c->ranks.size == 1 ? 0 : c->ranks.rank == 0 ? c->ranks.size : 1;
+    for (auto& note : c->note) { note.step = -1; }
+    c->num_links = c->ranks.rank == 0 ? c->ranks.size : 1;
     c->links = (ControlLink*)mallocCheck((size_t)c->num_links * sizeof(ControlLink));
     c->polls = (struct pollfd*)mallocCheck((size_t)(c->num_links + 1) * sizeof(struct pollfd));
     c->places = (ControlPlace*)mallocCheck((size_t)c->ranks.size * sizeof(ControlPlace));
     memset(c->places, 0, (size_t)c->ranks.size * sizeof(ControlPlace));
-    for (int i = 0; i < c->num_links; i++) { control_link_init(&c->links[i], -1); c->links[i].beat.step = -1; }
+    for (int i = 0; i < c->num_links; i++) { control_link_init(&c->links[i], -1); c->links[i].beat.doing[CONTROL_MAIN].step = -1; }
     control_place_init(&c->places[c->ranks.rank], &c->ranks);
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
@@ -109,12 +109,11 @@ static inline bool control_meet(Control* c, FileError* error) {
 }
 
 // Meets the other ranks and starts the control thread, which blocks all signals (they are the main thread's). NULL with an error if that fails; ranks whose
-// failure rank 0 prints end here with the exit code. size 1: no thread, no socket; all that follows returns at once.
+// failure rank 0 prints end here with the exit code. size 1: no socket, operations return at once; the thread is there and watches over the files.
 static inline Control* control_start(const ControlConfig* config, FileError* error) {
     assert(config->identity && strlen(config->identity) < CONTROL_TEXT_MAX);
     assert(config->ranks->contact != RANKS_MPI || config->broadcast);
     Control* c = control_new(config);
-    if (c->ranks.size == 1) { return c; }
     struct rlimit files;
     const rlim_t files_needed = (rlim_t)c->ranks.size * 3 + 256;  // links and strangers; the trainer's own
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files_needed && files.rlim_cur < files.rlim_max) {
@@ -123,7 +122,7 @@ static inline Control* control_start(const ControlConfig* config, FileError* err
     }
     c->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     bool good = c->wake >= 0 || file_error(error, errno, "raise the limit of open files (ulimit -n)", "no eventfd: %s", strerror(errno));
-    if (!good || !control_meet(c, error)) { control_free(c); return NULL; }
+    if (!good || (c->ranks.size > 1 && !control_meet(c, error))) { control_free(c); return NULL; }
     c->looked = control_monotonic();
     for (int i = 0; i < c->num_links; i++) { c->links[i].heard = c->looked; }
     if (c->ranks.rank == 0) {
@@ -153,21 +152,60 @@ static inline Control* control_start(const ControlConfig* config, FileError* err
     return c;
 }
 
-static inline void control_set_note(Control* c, const char* op, int64_t step, int wait) {
+// The calling thread's note: -1 if it has none.
+static inline int control_thread(const Control* c) {
+    if (pthread_equal(pthread_self(), c->main_thread)) { return CONTROL_MAIN; }
+    return __atomic_load_n(&c->has_writer, __ATOMIC_ACQUIRE) && pthread_equal(pthread_self(), c->writer) ? CONTROL_WRITER : -1;
+}
+static inline void control_set_note(Control* c, const char* op, int64_t step, int manner) {
+    const int thread = control_thread(c);
+    if (thread < 0) { return; }
+    auto& note = c->note[thread];
     uint64_t text[CONTROL_NAME_MAX / 8] = {0};
     memcpy(text, op, strnlen(op, CONTROL_NAME_MAX - 1));
-    uint64_t sequence = __atomic_load_n(&c->note.sequence, __ATOMIC_RELAXED);
-    __atomic_store_n(&c->note.sequence, sequence + 1, __ATOMIC_RELAXED);
-    for (int i = 0; i < CONTROL_NAME_MAX / 8; i++) { __atomic_store_n(&c->note.op[i], text[i], __ATOMIC_RELEASE); }
-    __atomic_store_n(&c->note.step, step, __ATOMIC_RELEASE);
-    __atomic_store_n(&c->note.wait, wait, __ATOMIC_RELEASE);
-    __atomic_store_n(&c->note.sequence, sequence + 2, __ATOMIC_RELEASE);
+    uint64_t sequence = __atomic_load_n(&note.sequence, __ATOMIC_RELAXED);
+    __atomic_store_n(&note.sequence, sequence + 1, __ATOMIC_RELAXED);
+    for (int i = 0; i < CONTROL_NAME_MAX / 8; i++) { __atomic_store_n(&note.op[i], text[i], __ATOMIC_RELEASE); }
+    __atomic_store_n(&note.step, step, __ATOMIC_RELEASE);
+    __atomic_store_n(&note.manner, manner, __ATOMIC_RELEASE);
+    __atomic_store_n(&note.sequence, sequence + 2, __ATOMIC_RELEASE);
 }
-// What the main thread does now; main thread only. op: its first CONTROL_NAME_MAX - 1 bytes are kept. A few stores: call it as often as you like. step: -1
-// before the first. _wait: an operation in which this rank waits for all others (a collective, a stream with one): a rank in it longer than the bound while
-// another is elsewhere as long without a new note is a hang, and so is all ranks being in it that long.
-static inline void control_note(Control* c, const char* op, long step) { control_set_note(c, op, step, 0); }
-static inline void control_note_wait(Control* c, const char* op, long step) { control_set_note(c, op, step, 1); }
+// What the main thread does now, or the writing thread; those of other threads are not kept. op: its first CONTROL_NAME_MAX - 1 bytes are. A few stores: call
+// it as often as you like. step: -1 before the first. _wait: an operation in which this rank waits for all others (a collective, a stream with one): a rank in
+// it longer than the bound while another is elsewhere as long without a new note is a hang, and so is all ranks being in it that long. _disk: work on files,
+// which must come along: without a new note, or control_progress, for the bound the run ends. _thread: the main thread waits for the writing thread.
+static inline void control_note(Control* c, const char* op, long step) { control_set_note(c, op, step, CONTROL_FREE); }
+static inline void control_note_wait(Control* c, const char* op, long step) { control_set_note(c, op, step, CONTROL_WAIT); }
+static inline void control_note_disk(Control* c, const char* op, long step) { control_set_note(c, op, step, CONTROL_DISK); }
+static inline void control_note_thread(Control* c, const char* op, long step) { control_set_note(c, op, step, CONTROL_THREAD); }
+// The calling thread's work comes along: its note is as good as new. Two stores.
+static inline void control_progress(Control* c) {
+    const int thread = control_thread(c);
+    if (thread >= 0) { __atomic_store_n(&c->note[thread].sequence, c->note[thread].sequence + 2, __ATOMIC_RELEASE); }
+}
+// The calling thread becomes the writing thread, of which there is one at a time, or is it no longer.
+static inline void control_writer_begin(Control* c) {
+    c->writer = pthread_self();
+    __atomic_store_n(&c->has_writer, 1, __ATOMIC_RELEASE);
+}
+static inline void control_writer_end(Control* c) {
+    control_set_note(c, "", -1, CONTROL_FREE);
+    __atomic_store_n(&c->has_writer, 0, __ATOMIC_RELEASE);
+}
+
+// A wish of this rank that all are to hear of, within half a second: the program ends soon, say. It needs no call of the others; what all do about it at which
+// moment they must agree on by an operation. True where a rank has it, this one included.
+static inline void control_wish(Control* c) { __atomic_store_n(&c->wish, 1, __ATOMIC_RELEASE); }
+static inline bool control_wished(const Control* c) { return __atomic_load_n(&c->wish, __ATOMIC_ACQUIRE) != 0; }
+
+// The control thread asks health(arg, ill) once a second, which must not wait: false twice in a row, with ill saying why, ends the run with these words. NULL:
+// no longer; it is not being asked when this returns.
+static inline void control_watch_health(Control* c, bool (*health)(void* arg, char ill[CONTROL_ILL_MAX]), void* arg) {
+    pthread_mutex_lock(&c->mutex);
+    c->health = health;
+    c->health_arg = arg;
+    pthread_mutex_unlock(&c->mutex);
+}
 
 // One operation of all ranks; returns when the result is there. When the run ends by a verdict it does not return.
 static inline void control_operate(Control* c, ControlKind kind, const char* name, const void* in, int bytes, void* out, size_t out_bytes, double seconds) {
@@ -180,15 +218,15 @@ static inline void control_operate(Control* c, ControlKind kind, const char* nam
     what.kind = kind;
     what.bytes = bytes;
     what.seconds = seconds;
-    const bool is_main = pthread_equal(pthread_self(), c->main_thread);
-    char op[CONTROL_NAME_MAX] = "";  // the main thread's note is this operation meanwhile
+    const int thread = control_thread(c);
+    char op[CONTROL_NAME_MAX] = "";  // the thread's note is this operation meanwhile
     int64_t step = -1;
-    int wait = 0;
-    if (is_main) {
-        memcpy(op, c->note.op, sizeof(op));
-        step = c->note.step;
-        wait = c->note.wait;
-        control_set_note(c, name, step, 0);
+    int manner = CONTROL_FREE;
+    if (thread >= 0) {
+        memcpy(op, c->note[thread].op, sizeof(op));
+        step = c->note[thread].step;
+        manner = c->note[thread].manner;
+        control_set_note(c, name, step, CONTROL_FREE);
     }
     pthread_mutex_lock(&c->mutex);
     for (ControlCall* other = c->calls; other; other = other->next) {
@@ -213,7 +251,7 @@ static inline void control_operate(Control* c, ControlKind kind, const char* nam
     while (*at != &call) { at = &(*at)->next; }
     *at = call.next;
     pthread_mutex_unlock(&c->mutex);
-    if (is_main) { control_set_note(c, op, step, wait); }
+    control_set_note(c, op, step, manner);
 }
 
 // Operations of all ranks, matched by name (less than CONTROL_NAME_MAX bytes). From any thread; different names may be outstanding at once; a name may be used
@@ -228,12 +266,7 @@ static inline void control_broadcast(Control* c, const char* name, void* data, i
     const bool root = c->ranks.rank == 0;
     if (c->ranks.size > 1) { control_operate(c, CONTROL_BROADCAST, name, root ? data : NULL, bytes, root ? NULL : data, (size_t)bytes, seconds); }
 }
-// in (bytes) of every rank to out (size * bytes) in order of rank; gather: on rank 0 only, out is not used elsewhere.
-static inline void control_gather(Control* c, const char* name, const void* in, int bytes, void* out, double seconds) {
-    if (c->ranks.size == 1) { memmove(out, in, (size_t)bytes); return; }
-    const bool root = c->ranks.rank == 0;
-    control_operate(c, CONTROL_GATHER, name, in, bytes, root ? out : NULL, root ? (size_t)bytes * (size_t)c->ranks.size : 0, seconds);
-}
+// in (bytes) of every rank to out (size * bytes) in order of rank.
 static inline void control_all_gather(Control* c, const char* name, const void* in, int bytes, void* out, double seconds) {
     if (c->ranks.size == 1) { memmove(out, in, (size_t)bytes); return; }
     control_operate(c, CONTROL_ALL_GATHER, name, in, bytes, out, (size_t)bytes * (size_t)c->ranks.size, seconds);
@@ -269,7 +302,7 @@ static inline void control_claim(Control* c, int exit_code) {
         char doing[192];
         c->verdict.hub_lost = true;
         control_judge(c, CONTROL_HINT_LOST, "rank 0 (host %s) gave no sign of life for %.1f s while others failed: its machine or network is down; it was last %s",
-                      c->places[0].host, silent, control_describe(c, 0, control_clock(c), doing));
+                      c->places[0].host, silent, control_describe(c, 0, CONTROL_MAIN, control_clock(c), doing));
         control_wake(c);
     }
     const bool mine = !c->ending && !c->verdict.set && !(hub && c->granted && c->claim_rank != 0);
@@ -308,15 +341,13 @@ static inline void control_fail(Control* c, int exit_code) {
 
 // A clean end: waits for all ranks to come here, stops the thread, frees c. What other ranks do afterwards is no failure.
 static inline void control_finish(Control* c) {
-    if (c->ranks.size > 1) {
-        control_operate(c, CONTROL_FINISH, control_kind_name(CONTROL_FINISH), NULL, 0, NULL, 0, 0);
-        pthread_mutex_lock(&c->mutex);
-        c->stop = true;
-        c->stop_at = control_clock(c);
-        pthread_mutex_unlock(&c->mutex);
-        control_wake(c);
-        pthread_join(c->thread, NULL);
-    }
+    if (c->ranks.size > 1) { control_operate(c, CONTROL_FINISH, control_kind_name(CONTROL_FINISH), NULL, 0, NULL, 0, 0); }
+    pthread_mutex_lock(&c->mutex);
+    c->stop = true;
+    c->stop_at = control_clock(c);
+    pthread_mutex_unlock(&c->mutex);
+    control_wake(c);
+    pthread_join(c->thread, NULL);
     control_free(c);
 }
 

@@ -319,7 +319,7 @@ static inline bool control_missing_error(const Control* c, const ControlDoor* do
     }
     if (door->refused[0]) { snprintf(more, sizeof(more), "; refused: %s", door->refused); }
     if (door->dropped) { snprintf(more + strlen(more), sizeof(more) - strlen(more), "; %ld connections did not prove the job's token", door->dropped); }
-    return file_error(error, 0, "look at the messages of those ranks, if they were started at all; can their hosts reach this address (firewall; --server-ip)?",
+    return file_error(error, 0, "look at the messages of those ranks, if they were started at all; can their hosts reach this address (firewall; --server-ip)? --join-seconds waits longer",
                       "%d of %d ranks have not joined within %.1f s: missing %s%s (rank 0 on host %s listens on %s port %d)%s", count, c->ranks.size,
                       c->config.join_seconds, missing, count > 16 ? " ..." : "", c->ranks.host, where->address, where->port, more);
 }
@@ -462,8 +462,8 @@ static inline bool control_join_peer(Control* c, const ControlContact* given, co
     char where[FILE_PATH_MAX + 64];
     if (path[0]) { snprintf(where, sizeof(where), "by the file '%s'", path); }
     else { snprintf(where, sizeof(where), "at %s port %d (%s)", address, contact.port, ranks_contact_name(r->contact)); }
-    return file_error(error, 0, path[0] ? "is rank 0 started, does it see the same folder (--fs-path), can this host reach its address (--server-ip)?"
-                                        : "is rank 0 started, and can this host reach that address (firewall; --server-ip, --server-port)?",
+    return file_error(error, 0, path[0] ? "is rank 0 started, does it see the same folder (--fs-path), can this host reach its address (--server-ip)? --join-seconds waits longer"
+                                        : "is rank 0 started, and can this host reach that address (firewall; --server-ip, --server-port)? --join-seconds waits longer",
                       "rank %d (host %s) has not reached rank 0 %s within %.1f s: %s", r->rank, r->host, where, c->config.join_seconds, why);
 }
 

@@ -2,7 +2,7 @@
  *
  * What:      the hub (rank 0) has a link to each peer, a peer one to the hub. A frame is ControlFrame and a payload; one buffer may stand in many queues.
  *            Both ends run the same build (the identity says so): plain structs, little-endian.
- * Threads:   all of Control but the note is guarded by its mutex; sockets are read and written by the control thread alone (control_watch.h), after the
+ * Threads:   all of Control but the notes is guarded by its mutex; sockets are read and written by the control thread alone (control_watch.h), after the
  *            joining (control_join.h), which comes before that thread.
  * Tests:     dev/test/test_control.cu */
 #ifndef LLMC_CONTROL_STATE_H
@@ -15,6 +15,7 @@
 #define CONTROL_MAX_BYTES (1 << 20)     // of one rank in one operation
 #define CONTROL_NAME_MAX 48             // bytes of an operation's name with its 0
 #define CONTROL_TEXT_MAX 256            // bytes of the identity with its 0
+#define CONTROL_ILL_MAX 160             // bytes of what control_watch_health found with its 0
 #define CONTROL_PROOF_SECONDS 2.0       // time to prove the token in
 
 typedef struct {
@@ -23,10 +24,8 @@ typedef struct {
     const char* secret;                 // getenv("GPT_JOB_TOKEN"); NULL or "": none. TCP only
     bool (*broadcast)(void* data, int bytes);  // RANKS_MPI only: from rank 0 to all; false if it failed
     double join_seconds;                // all must have joined by then; 0: 60
-    double watchdog_seconds;            // bound on silence and on waiting; 0: 60
+    double watchdog_seconds;            // bound on silence, on waiting and on a disk; 0: 60
     int exit_code;                      // of all processes when a rank is lost, hangs or disagrees; 0: 1
-    void (*on_abort)(void* arg);        // called once, in a thread of its own, before the process ends that way; gets 1.5 s at most. May be NULL
-    void* on_abort_arg;
 } ControlConfig;
 
 // ----------------------------------------------------------------------------
@@ -55,12 +54,17 @@ typedef struct { int32_t status, exit_code; char text[504]; } ControlWelcome;   
 // After that: frames.
 typedef struct { uint32_t bytes, type; } ControlFrame;
 enum { CONTROL_START = 1, CONTROL_BEAT, CONTROL_CONTRIBUTION, CONTROL_RESULT, CONTROL_CLAIM, CONTROL_GRANT, CONTROL_FAILED, CONTROL_ABORT };
-typedef enum { CONTROL_BARRIER, CONTROL_BROADCAST, CONTROL_GATHER, CONTROL_ALL_GATHER, CONTROL_AGREE, CONTROL_FINISH } ControlKind;
-typedef struct { char op[CONTROL_NAME_MAX]; int64_t step; double seconds; int32_t wait, known; } ControlBeat;
+typedef enum { CONTROL_BARRIER, CONTROL_BROADCAST, CONTROL_ALL_GATHER, CONTROL_AGREE, CONTROL_FINISH } ControlKind;
+// How a thread does what its note says: FREE: for itself, as long as it takes. WAIT: for all others. DISK: it must come along, note by note. THREAD: it waits
+// for the writing thread of this process.
+enum { CONTROL_FREE, CONTROL_WAIT, CONTROL_DISK, CONTROL_THREAD };
+enum { CONTROL_MAIN, CONTROL_WRITER, CONTROL_THREADS };                             // whose note it is
+typedef struct { char op[CONTROL_NAME_MAX]; int64_t step; double seconds; int32_t manner, known; } ControlDoing;
+typedef struct { ControlDoing doing[CONTROL_THREADS]; int32_t wish; char ill[CONTROL_ILL_MAX]; } ControlBeat;
 typedef struct { char name[CONTROL_NAME_MAX]; int32_t kind, bytes; double seconds; } ControlOperation;
 
 static inline const char* control_kind_name(int kind) {
-    static const char* const names[] = {"barrier", "broadcast", "gather", "all-gather", "agreement", "end of the run"};
+    static const char* const names[] = {"barrier", "broadcast", "all-gather", "agreement", "end of the run"};
     return kind >= CONTROL_BARRIER && kind <= CONTROL_FINISH ? names[kind] : "unknown operation";
 }
 
@@ -104,7 +108,7 @@ typedef struct Control {
     char identity[CONTROL_TEXT_MAX];
     double bound, interval;         // watchdog and heartbeat, s
     pthread_t thread, main_thread;
-    pthread_mutex_t mutex;          // of all below but the note
+    pthread_mutex_t mutex;          // of all below but the notes and the wish
     pthread_cond_t changed;
     int wake, listener;             // eventfd for the control thread; a peer's listening socket, -1: none
     ControlLink* links;             // hub: (size), 0 unused; peer: (1), the hub
@@ -123,10 +127,18 @@ typedef struct Control {
     bool ending;                    // this process will end: by the verdict, or by its own failure
     double exit_at;                 // own failure: the process is ended then if it has not ended itself; 0: not set
     struct { bool set, print, hub_lost; int code; char text[2048], hint[512]; } verdict;
-    // what the main thread does; written by it alone. sequence is odd while it writes.
-    struct { uint64_t sequence, op[CONTROL_NAME_MAX / 8]; int64_t step; int wait; } note;  // op: a text
-    uint64_t note_seen;             // the control thread's: sequence that it saw last, and when first
-    double note_since;
+    bool (*health)(void* arg, char ill[CONTROL_ILL_MAX]);  // control_watch_health; NULL: none
+    void* health_arg;
+    double health_at;
+    bool ill_seen;
+    char ill[CONTROL_ILL_MAX];      // what it found, "": nothing
+    int wish;                       // control_wish; atomic
+    // what the main thread and the writing thread do; each written by that thread alone. sequence is odd while it writes.
+    pthread_t writer;               // valid if has_writer
+    int has_writer;
+    struct { uint64_t sequence, op[CONTROL_NAME_MAX / 8]; int64_t step; int manner; } note[CONTROL_THREADS];  // op: a text
+    uint64_t note_seen[CONTROL_THREADS];  // the control thread's: sequence that it saw last, and when first
+    double note_since[CONTROL_THREADS];
 } Control;
 
 static inline double control_clock(const Control* c) { return control_monotonic() - c->paused; }

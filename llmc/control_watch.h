@@ -1,7 +1,8 @@
 /* control_watch.h - the control thread: moves the frames, completes operations, judges, ends the process
  *
- * What:      the hub judges: a connection ends, no sign of life for the bound, an operation that some rank has not come to. It prints one message, tells all,
- *            and all end within 2 s; a process of its host that does not (it is stopped) is killed. When the hub is gone, the lowest rank that lives prints.
+ * What:      the hub judges: a connection ends, no sign of life for the bound, an operation that some rank has not come to, files that do not come along, a
+ *            communicator that is ill. It prints one message, tells all, and all end within 2 s; a process of its host that does not (it is stopped) is killed.
+ *            When the hub is gone, the lowest rank that lives prints.
  * Clock:     time in which this process itself was stopped (SIGSTOP, a suspended job) does not count.
  * Threads:   control_main and what it calls run in the control thread; control_contribute also in a caller of rank 0, with the mutex.
  * Tests:     dev/test/test_control.cu */
@@ -32,16 +33,20 @@ static inline void control_judge_quiet(Control* c, int code) {
 }
 
 #define CONTROL_HINT_LOST "look for that rank's own last words, for the out-of-memory killer (dmesg) and for GPU errors (Xid); then resume from the last checkpoint"
+#define CONTROL_HINT_DISK "look at that host's disk or network file system (dmesg, mount); what was complete there stays: then resume from the last checkpoint"
 #define CONTROL_HINT_HANG "look at that rank's process, GPU and network; if it is only slow there, raise --watchdog-seconds; then resume from the last checkpoint"
 
-// What a rank does, from what it said last; "" and more if it never said anything.
-static inline const char* control_describe(const Control* c, int rank, double now, char text[192]) {
-    const ControlLink* l = &c->links[rank];
-    const ControlBeat* b = &l->beat;
+// For how long a rank's thread has said nothing new.
+static inline double control_unchanged(const Control* c, int rank, int thread, double now) {
+    return c->links[rank].beat.doing[thread].seconds + (now - c->links[rank].beat_at);
+}
+// What a thread of a rank does, from what it said last; "" and more if it never said anything.
+static inline const char* control_describe(const Control* c, int rank, int thread, double now, char text[192]) {
+    const ControlDoing* d = &c->links[rank].beat.doing[thread];
     char step[48] = "before the first step";
-    if (b->step >= 0) { snprintf(step, sizeof(step), "at step %lld", (long long)b->step); }
-    if (!b->known || !b->op[0]) { snprintf(text, 192, "%s", step); }
-    else { snprintf(text, 192, "%s in '%s' for %.1f s", step, b->op, b->seconds + (now - l->beat_at)); }
+    if (d->step >= 0) { snprintf(step, sizeof(step), "at step %lld", (long long)d->step); }
+    if (!d->known || !d->op[0]) { snprintf(text, 192, "%s", step); }
+    else { snprintf(text, 192, "%s in '%s' for %.1f s", step, d->op, control_unchanged(c, rank, thread, now)); }
     return text;
 }
 
@@ -92,14 +97,14 @@ static inline void control_op_complete(Control* c, ControlOp* op) {
     }
     unsigned char* all = NULL;
     size_t all_bytes = 0;
-    if (op->what.kind == CONTROL_GATHER || op->what.kind == CONTROL_ALL_GATHER) {
+    if (op->what.kind == CONTROL_ALL_GATHER) {
         all_bytes = (size_t)size * (size_t)bytes;
         all = (unsigned char*)mallocCheck(all_bytes);
         for (int r = 0; r < size; r++) { if (bytes) { memcpy(all + (size_t)r * bytes, op->parts[r].data, (size_t)bytes); } }
     }
     const unsigned char* data = op->what.kind == CONTROL_BROADCAST ? op->parts[0].data : all;
     size_t data_bytes = op->what.kind == CONTROL_BROADCAST ? (size_t)bytes : all_bytes;
-    ControlBuffer* result = control_frame(CONTROL_RESULT, op->what.name, CONTROL_NAME_MAX, data, op->what.kind == CONTROL_GATHER ? 0 : data_bytes);
+    ControlBuffer* result = control_frame(CONTROL_RESULT, op->what.name, CONTROL_NAME_MAX, data, data_bytes);
     for (int r = 1; r < size; r++) { control_queue(&c->links[r], result); }
     control_buffer_release(result);
     if (op->what.kind == CONTROL_FINISH) { c->finished = true; }
@@ -147,9 +152,11 @@ static inline bool control_contribute(Control* c, int rank, const ControlOperati
 // ----------------------------------------------------------------------------
 // frames that arrive
 
-static inline bool control_handle_beat(const Control* c, ControlLink* l, const unsigned char* p) {
+static inline bool control_handle_beat(Control* c, ControlLink* l, const unsigned char* p) {
     memcpy(&l->beat, p, sizeof(l->beat));
-    l->beat.op[CONTROL_NAME_MAX - 1] = 0;
+    for (ControlDoing& doing : l->beat.doing) { doing.op[CONTROL_NAME_MAX - 1] = 0; }
+    l->beat.ill[CONTROL_ILL_MAX - 1] = 0;
+    if (l->beat.wish) { __atomic_store_n(&c->wish, 1, __ATOMIC_RELEASE); }  // the hub's next heartbeat tells all
     l->beat_at = control_clock(c);
     return true;
 }
@@ -247,21 +254,35 @@ static inline bool control_read(Control* c, int index) {
 // ----------------------------------------------------------------------------
 // the control thread
 
-// What the main thread does now, into a heartbeat. The sequence is even and the same before and after a clean look.
+// What the threads of this process do now, into a heartbeat. The sequence is even and the same before and after a clean look.
 static inline void control_look(Control* c, double now, ControlBeat* beat) {
-    uint64_t before, after, op[CONTROL_NAME_MAX / 8];
     memset(beat, 0, sizeof(*beat));
-    do {
-        before = __atomic_load_n(&c->note.sequence, __ATOMIC_ACQUIRE);
-        for (int i = 0; i < CONTROL_NAME_MAX / 8; i++) { op[i] = __atomic_load_n(&c->note.op[i], __ATOMIC_ACQUIRE); }
-        beat->step = __atomic_load_n(&c->note.step, __ATOMIC_ACQUIRE);
-        beat->wait = __atomic_load_n(&c->note.wait, __ATOMIC_ACQUIRE);
-        after = __atomic_load_n(&c->note.sequence, __ATOMIC_ACQUIRE);
-    } while ((before & 1) || before != after);
-    memcpy(beat->op, op, sizeof(beat->op));
-    if (before != c->note_seen) { c->note_seen = before; c->note_since = now; }
-    beat->seconds = now - c->note_since;
-    beat->known = 1;
+    for (int t = 0; t < CONTROL_THREADS; t++) {
+        auto& note = c->note[t];
+        ControlDoing* doing = &beat->doing[t];
+        uint64_t before, after, op[CONTROL_NAME_MAX / 8];
+        do {
+            before = __atomic_load_n(&note.sequence, __ATOMIC_ACQUIRE);
+            for (int i = 0; i < CONTROL_NAME_MAX / 8; i++) { op[i] = __atomic_load_n(&note.op[i], __ATOMIC_ACQUIRE); }
+            doing->step = __atomic_load_n(&note.step, __ATOMIC_ACQUIRE);
+            doing->manner = __atomic_load_n(&note.manner, __ATOMIC_ACQUIRE);
+            after = __atomic_load_n(&note.sequence, __ATOMIC_ACQUIRE);
+        } while ((before & 1) || before != after);
+        memcpy(doing->op, op, sizeof(doing->op));
+        if (before != c->note_seen[t]) { c->note_seen[t] = before; c->note_since[t] = now; }
+        doing->seconds = now - c->note_since[t];
+        doing->known = t == CONTROL_MAIN || doing->op[0];
+    }
+    beat->wish = __atomic_load_n(&c->wish, __ATOMIC_ACQUIRE);
+    if (c->health && !c->ending && !c->own_failure && now - c->health_at > 1) {
+        char ill[CONTROL_ILL_MAX] = "";
+        c->health_at = now;
+        // told the second time: a rank that was lost is the better explanation, and is found by then
+        if (c->health(c->health_arg, ill)) { c->ill_seen = false; }
+        else if (!c->ill_seen) { c->ill_seen = true; }
+        else { memcpy(c->ill, ill, sizeof(ill)); }
+    }
+    memcpy(beat->ill, c->ill, sizeof(beat->ill));
 }
 
 // Time in which this process was stopped (SIGSTOP, a suspended job or machine) is nobody's silence: it is taken out of the clock.
@@ -271,10 +292,11 @@ static inline void control_account(Control* c, double timeout) {
     c->looked = now;
 }
 
-// Has a rank said nothing new for longer than the bound?
+// Has a rank said nothing new for longer than the bound? A main thread that waits for the writing thread comes along as that one does.
 static inline bool control_is_stuck(const Control* c, int rank, double now) {
-    const ControlLink* l = &c->links[rank];
-    return l->beat.known && l->beat.seconds + (now - l->beat_at) > c->bound;
+    const ControlDoing* doing = c->links[rank].beat.doing;
+    const int thread = doing[CONTROL_MAIN].manner == CONTROL_THREAD ? CONTROL_WRITER : CONTROL_MAIN;
+    return doing[thread].known && control_unchanged(c, rank, thread, now) > c->bound;
 }
 
 // An operation that not all have come to. With a limit of its own: as soon as that is over. Else, as with control_note_wait: after the bound, if one that is
@@ -292,7 +314,7 @@ static inline void control_judge_op(Control* c, const ControlOp* op, double now)
     if (first < 0) { return; }
     const bool is_named = op->what.kind != CONTROL_FINISH;
     snprintf(what, sizeof(what), "%s%s%s%s", control_kind_name(op->what.kind), is_named ? " '" : "", is_named ? op->what.name : "", is_named ? "'" : "");
-    control_describe(c, first, now, doing);
+    control_describe(c, first, CONTROL_MAIN, now, doing);
     const char* host = c->places[op->first_rank].host;
     if (count == 1) {
         control_judge(c, CONTROL_HINT_HANG, "rank %d (host %s) has not come to the %s, where rank %d (host %s) waits for %.1f s: it is %s", first,
@@ -308,17 +330,17 @@ static inline void control_judge_op(Control* c, const ControlOp* op, double now)
 static inline void control_judge_waits(Control* c, double now) {
     char doing[192];
     for (int w = 0; w < c->ranks.size; w++) {
-        const ControlBeat* a = &c->links[w].beat;
-        if (!a->wait || !control_is_stuck(c, w, now)) { continue; }
+        const ControlDoing* a = &c->links[w].beat.doing[CONTROL_MAIN];
+        if (a->manner != CONTROL_WAIT || !control_is_stuck(c, w, now)) { continue; }
         bool all_in = true;
         for (int r = 0; r < c->ranks.size; r++) {
-            const ControlBeat* b = &c->links[r].beat;
-            const bool in = b->known && b->wait && !strcmp(a->op, b->op);
+            const ControlDoing* b = &c->links[r].beat.doing[CONTROL_MAIN];
+            const bool in = b->known && b->manner == CONTROL_WAIT && !strcmp(a->op, b->op);
             const bool stuck = control_is_stuck(c, r, now);
             if (!in && stuck) {
-                control_describe(c, r, now, doing);
+                control_describe(c, r, CONTROL_MAIN, now, doing);
                 control_judge(c, CONTROL_HINT_HANG, "rank %d (host %s) has not come to '%s' of step %lld, where rank %d (host %s) waits for %.1f s: it is %s", r,
-                              c->places[r].host, a->op, (long long)a->step, w, c->places[w].host, a->seconds + (now - c->links[w].beat_at), doing);
+                              c->places[r].host, a->op, (long long)a->step, w, c->places[w].host, control_unchanged(c, w, CONTROL_MAIN, now), doing);
                 return;
             }
             all_in = all_in && in && stuck;
@@ -329,6 +351,21 @@ static inline void control_judge_waits(Control* c, double now) {
                           c->bound);
             return;
         }
+    }
+}
+
+// A thread that reads or writes files has not come along for the bound: its disk does not answer. And what the ranks' own looks at their health found.
+static inline void control_judge_rank(Control* c, int rank, double now) {
+    const ControlBeat* b = &c->links[rank].beat;
+    char doing[192];
+    for (int t = 0; t < CONTROL_THREADS; t++) {
+        const ControlDoing* d = &b->doing[t];
+        if (!d->known || d->manner != CONTROL_DISK || control_unchanged(c, rank, t, now) <= c->bound) { continue; }
+        control_judge(c, CONTROL_HINT_DISK, "rank %d (host %s) makes no progress with its files: it is %s", rank, c->places[rank].host,
+                      control_describe(c, rank, t, now, doing));
+    }
+    if (b->ill[0]) {
+        control_judge(c, CONTROL_HINT_LOST, "rank %d (host %s): %s; it is %s", rank, c->places[rank].host, b->ill, control_describe(c, rank, CONTROL_MAIN, now, doing));
     }
 }
 
@@ -343,10 +380,11 @@ static inline void control_judge_hub(Control* c, double now) {
     if (c->granted && now - c->claim_at > 1.5) { control_judge_quiet(c, c->claim_code); }
     for (int r = 1; r < c->ranks.size && !c->finished; r++) {
         if (now - c->links[r].heard <= c->bound) { continue; }
-        control_describe(c, r, now, doing);
+        control_describe(c, r, CONTROL_MAIN, now, doing);
         control_judge(c, CONTROL_HINT_HANG, "rank %d (host %s) gave no sign of life for %.1f s: it is stopped, or its machine or network is down; it was last %s", r,
                       c->places[r].host, now - c->links[r].heard, doing);
     }
+    for (int r = 0; r < c->ranks.size && !c->finished; r++) { control_judge_rank(c, r, now); }  // first: it knows more than who misses that rank
     for (const ControlOp* op = c->ops; op && !c->verdict.set; op = op->next) { control_judge_op(c, op, now); }
     if (!c->finished) { control_judge_waits(c, now); }
 }
@@ -358,11 +396,11 @@ static inline void control_lost(Control* c, int index, double now) {
     if (c->finished || c->ending || c->verdict.set) { return; }
     if (c->ranks.rank != 0) {
         c->verdict.hub_lost = true;
-        if (c->started) { control_judge(c, CONTROL_HINT_LOST, "rank 0 (host %s) ended: it was last %s", c->places[0].host, control_describe(c, 0, now, doing)); }
+        if (c->started) { control_judge(c, CONTROL_HINT_LOST, "rank 0 (host %s) ended: it was last %s", c->places[0].host, control_describe(c, 0, CONTROL_MAIN, now, doing)); }
         else { control_judge(c, CONTROL_HINT_LOST, "rank 0 ended while rank %d (host %s) waited for the other ranks to join", c->ranks.rank, c->ranks.host); }
     } else {
         control_judge(c, CONTROL_HINT_LOST, "rank %d (host %s) %s: it was last %s", index, c->places[index].host,
-                      garbage ? "sent what is no message" : "ended", control_describe(c, index, now, doing));
+                      garbage ? "sent what is no message" : "ended", control_describe(c, index, CONTROL_MAIN, now, doing));
     }
 }
 
@@ -464,15 +502,7 @@ static inline bool control_lower_lives(const Control* c) {
     return lives;
 }
 
-typedef struct { void (*fn)(void*); void* arg; int done; } ControlHook;
-static inline void* control_hook_main(void* arg) {
-    ControlHook* hook = (ControlHook*)arg;
-    hook->fn(hook->arg);
-    __atomic_store_n(&hook->done, 1, __ATOMIC_RELEASE);
-    return NULL;
-}
-
-// The end by a verdict, in the control thread: message, the others told, on_abort, _exit. Less than 2 s.
+// The end by a verdict, in the control thread: message, the others told, _exit, which ends what waits in a collective or on a disk as well. Less than 2 s.
 __attribute__((noreturn))
 static inline void control_end(Control* c) {
     const double begin = control_monotonic();
@@ -481,9 +511,6 @@ static inline void control_end(Control* c) {
     if (c->verdict.print && !c->verdict.hub_lost) { control_print_verdict(c); }
     if (hub) { control_send_to_all(c, CONTROL_ABORT, &code, sizeof(code)); }
     else if (c->links[0].fd >= 0 && !c->verdict.hub_lost) { shutdown(c->links[0].fd, SHUT_RDWR); }  // the hub sees that this rank has understood
-    ControlHook hook = {c->config.on_abort, c->config.on_abort_arg, 0};
-    pthread_t thread;
-    if (hook.fn && pthread_create(&thread, NULL, control_hook_main, &hook) != 0) { hook.fn = NULL; }
     if (hub) {
         control_drain(c, begin + 0.7);
         for (int r = 1; r < c->ranks.size; r++) { if (c->links[r].fd >= 0) { control_kill_stuck(&c->places[0], &c->places[r]); } }
@@ -495,7 +522,6 @@ static inline void control_end(Control* c) {
         if (c->verdict.print && !lower) { control_print_verdict(c); }
         while (control_monotonic() < begin + 1.2) { control_sleep(0.02); }  // the others look whether this rank lives
     }
-    while (hook.fn && !__atomic_load_n(&hook.done, __ATOMIC_ACQUIRE) && control_monotonic() < begin + 1.5) { control_sleep(0.005); }
     _exit(code);
 }
 
@@ -527,7 +553,7 @@ static inline void* control_main(void* arg) {
             } else if (c->started && !c->finished && now - c->links[0].heard > c->bound) {
                 c->verdict.hub_lost = true;
                 control_judge(c, CONTROL_HINT_HANG, "rank 0 (host %s) gave no sign of life for %.1f s: it is stopped, or its machine or network is down; "
-                              "it was last %s", c->places[0].host, now - c->links[0].heard, control_describe(c, 0, now, doing));
+                              "it was last %s", c->places[0].host, now - c->links[0].heard, control_describe(c, 0, CONTROL_MAIN, now, doing));
             }
         }
         if (c->exit_at > 0 && now > c->exit_at) { _exit(c->claim_code); }

@@ -153,6 +153,7 @@ static inline void dataloader_pread(const Shard* shard, void* out, size_t bytes,
     require(fd >= 0, "check the path and its permissions", "cannot open the token shard '%s': %s", shard->path, strerror(errno));
     size_t done = 0;
     while (done < bytes) {
+        note_progress();
         ssize_t got = pread(fd, (char*)out + done, bytes - done, offset + (off_t)done);
         if (got < 0 && errno == EINTR) { continue; }
         require(got >= 0, "check the disk", "reading %zu bytes at byte %lld of '%s' failed: %s", bytes, (long long)offset, shard->path,

@@ -139,7 +139,8 @@ enum { OPT_REDUCE_CHOICES(OPTION_CHOICE_ID) };
     OPT(fs_path,              "pf|pp", STRING, "",         0, 255,        "processes",   "folder that all processes see, for --nccl-init fs") \
     OPT(server_port,          "",   INT,    0,             0, 65535,      "processes",   "port of process 0, for --nccl-init tcp; 0: after the launcher's MASTER_PORT or job, else 12345") \
     OPT(grad_reduce,          "",   ENUM,   OPT_REDUCE_NCCL, CHOICES(OPT_REDUCE_CHOICES), 0, "processes", "how gradients are summed over GPUs; nccl: BF16 ones are rounded at every hop, float32: once, after exact sums of as many bytes") \
-    OPT(watchdog_seconds,     "",   INT,    60,            2, 86400,      "processes",   "end the run, with a message, when a process is lost or others wait for it so long") \
+    OPT(join_seconds,         "",   INT,    60,            2, 86400,      "processes",   "how long processes wait at the start until all have joined") \
+    OPT(watchdog_seconds,     "",   INT,    60,            2, 86400,      "processes",   "end the run, with a message, when a process is lost, or a process or its disk does not come along for so long") \
     OPT(check_ranks_every,    "",   INT,    100,           0, 1000000000, "processes",   "compare the weights of all processes every so many steps; 0: never") \
     OPT(gpu_info_every,       "lg", INT,    -1,            -1, 1000000000, "other",      "print utilization, clocks, power and temperature of the GPU every so many steps; -1: never") \
     OPT(plan,                 "",   BOOL,   0,             0, 1,          "other",       "print what the device's memory would hold, by class, and end") \

@@ -69,6 +69,7 @@ struct ProfileScope {
         p->ring_name[p->count % LAUNCH_RING] = name;
         p->ring_blocks[p->count % LAUNCH_RING] = blocks;
         p->count++;
+        note_progress();
         if (p->trace) { fprintf(stderr, "launch %zu %s, %zu blocks\n", p->count, profile_class(name).c_str(), blocks); }
         if (p->on) { p->spans.push_back({name, profile_event(p, s), NULL}); }
     }

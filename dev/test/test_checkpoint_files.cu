@@ -55,11 +55,11 @@ static int latest(const std::string& folder, std::string* skipped = NULL) {
     if (found.step >= 0) { must_load(folder, found.step, found.num_ranks); }
     return found.step;
 }
-static std::string prune(const std::string& folder, int step, int keep, int major) {
+static std::string prune(const std::string& folder, int step, int keep, int major, const std::vector<int>& damaged = {}) {
     std::vector<int> deleted;
     FileError error;
     std::string text;
-    OK(checkpoint_prune(folder.c_str(), step, keep, major, &deleted, &error));
+    OK(checkpoint_prune(folder.c_str(), step, keep, major, damaged, &deleted, &error));
     for (int s : deleted) { text += (text.empty() ? "" : " ") + std::to_string(s); }
     return text;
 }
@@ -260,6 +260,11 @@ static void test_prune_never_lets_a_broken_one_push_a_good_one_out(void) {
     must_write(folder, 40, 1);
     CHECK(prune(folder, 40, 1, 0) == "30 20", "now both may go");
     CHECK(latest(folder) == 40, "40");
+    must_write(folder, 50, 1);
+    must_write(folder, 60, 1);  // 50 looks whole, but was found damaged when it was read
+    CHECK(prune(folder, 60, 2, 0, {50}) == "", "40 is the second good one");
+    must_write(folder, 70, 1);
+    CHECK(prune(folder, 70, 2, 0, {50}) == "50 40", "60 and 70 are good");
 }
 
 static void test_prune_leaves_other_runs_and_strangers_alone(void) {
@@ -298,7 +303,7 @@ static int crash_run(const CrashCase* c) {
     set.sharing = SET_SHARES;
     file_faults()->countdown = c->n;
     file_faults()->code = c->code;
-    bool ok = set_write(&set, &error) && checkpoint_prune(c->folder.c_str(), 20, 1, 0, &deleted, &error);
+    bool ok = set_write(&set, &error) && checkpoint_prune(c->folder.c_str(), 20, 1, 0, {}, &deleted, &error);
     bool done = file_faults()->countdown >= 0;
     file_faults()->countdown = -1;
     return ok ? (done ? 0 : 3) : 4;  // 3: succeeded although a call failed (prune may overlook a file it cannot open; that loses nothing)
@@ -364,7 +369,7 @@ static void rank_process(const std::string& folder, int rank, int ranks, Meeting
         ok = ok && (rank > 0 || state_write_section(&w.state, "run", FILE_U64, 1, &place, &error)) && state_set_write_end(&w, &error);
         ok = meet(m, &meetings, ranks, ok) && (rank > 0 || (state_set_write_commit(&w, &error) && checkpoint_done(folder.c_str(), step, &error)));
         if (!meet(m, &meetings, ranks, ok)) { _exit(1); }
-        if (rank == 0 && !checkpoint_prune(folder.c_str(), step, 1, 0, &deleted, &error)) { _exit(2); }
+        if (rank == 0 && !checkpoint_prune(folder.c_str(), step, 1, 0, {}, &deleted, &error)) { _exit(2); }
     }
 }
 static void test_processes_that_write_at_once_die_at_any_moment(void) {

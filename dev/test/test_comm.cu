@@ -151,10 +151,36 @@ static void test_comm_all_reduce(void) {
     }
 }
 
+// What went wrong after a collective was enqueued is told to who asks. Here: the other rank has ended.
+static void test_comm_is_well_until_a_collective_fails(void) {
+    Comm alone;
+    char text[64] = "";
+    Device dev;
+    device_init(&dev, 0);
+    comm_init(&alone, &dev, 0, 1, NULL, false);
+    CHECK(comm_is_well(&alone, text, sizeof(text)), "one rank: %s", text);
+    device_free(&dev);
+    CHECK(on_ranks(2, false, [](Comm* comm) {
+        char text[96] = "";
+        float* x;
+        cudaCheck(cudaMalloc((void**)&x, 256 * sizeof(float)));
+        cudaCheck(cudaMemset(x, 0, 256 * sizeof(float)));
+        comm_all_reduce(comm, COMM_GRADIENTS, x, 256, DTYPE_F32);
+        cudaCheck(cudaDeviceSynchronize());
+        CHECK(comm_is_well(comm, text, sizeof(text)), "rank %d: %s", comm->rank, text);
+        if (comm->rank == 1) { fflush(stdout); _exit(0); }
+        CHECK(ncclAllReduce(x, x, 256, ncclFloat32, ncclSum, comm->nccl, comm->stream) != ncclSuccess, "a collective without the other rank");
+        const bool well = comm_is_well(comm, text, sizeof(text));
+        CHECK(!well && !strncmp(text, "NCCL reports that a collective failed: ", 39) && strlen(text) > 42, "'%s'", text);
+        cudaCheck(cudaFree(x));
+    }), "two ranks");
+}
+
 int main(int argc, char** argv) {
     static const Test tests[] = {
         {"comm_reduce_scatter_and_gather", test_comm_reduce_scatter_and_gather, QUICK},
         {"comm_all_reduce", test_comm_all_reduce, QUICK},
+        {"comm_is_well_until_a_collective_fails", test_comm_is_well_until_a_collective_fails, QUICK},
     };
     return TEST_MAIN(tests);
 }

@@ -40,7 +40,6 @@ struct Job {
     double delay[MAX_RANKS];        // s before the rank starts
     bool absent[MAX_RANKS];
     void (*body)(Job* job, Control* c, int rank);
-    void (*on_abort)(void*);
     // for the bodies
     int kind, victim, signal;
     bool inside;
@@ -122,7 +121,7 @@ static void job_rank_main(Job* job, int rank) {
     shared_now = job->shared;
     control_sleep(job->delay[rank]);
     Ranks ranks = job_ranks(job, rank);
-    ControlConfig config = {&ranks, job->identity[rank], job->secret[rank], broadcast_by_memory, job->join_seconds, job->bound, 3, job->on_abort, job->shared};
+    ControlConfig config = {&ranks, job->identity[rank], job->secret[rank], broadcast_by_memory, job->join_seconds, job->bound, 3};
     Control* c = control_start(&config, &error);
     if (!c) { fail(error.hint, "%s", error.message); }
     job->body(job, c, rank);
@@ -244,10 +243,6 @@ static void operate(Control* c, int size, int rank, int repetition, const char* 
     for (int r = 0; r < size; r++) {
         for (int i = 0; i < bytes; i++) { CHECK(out[(size_t)r * bytes + i] == (char)(r * 31 + i + repetition), "all_gather: rank %d byte %d", r, i); }
     }
-    std::string gathered((size_t)bytes * size + 1, 'x');
-    snprintf(name, sizeof(name), "%s gather", prefix);
-    control_gather(c, name, in.data(), bytes, rank == 0 ? &gathered[0] : NULL, 0);
-    CHECK(rank != 0 || !memcmp(gathered.data(), out.data(), (size_t)bytes * size), "gather");
     snprintf(name, sizeof(name), "%s broadcast", prefix);
     control_broadcast(c, name, &in[0], bytes, 0);
     for (int i = 0; i < bytes; i++) { CHECK(in[i] == (char)(i + repetition), "broadcast: byte %d", i); }
@@ -279,14 +274,13 @@ static void body_two_threads(Job* job, Control* c, int rank) {
     pthread_join(thread, NULL);
 }
 
-enum { IN_COMPUTE, IN_BARRIER, IN_BROADCAST, IN_GATHER, IN_ALL_GATHER, IN_AGREE, IN_WAIT, IN_FINISH, IN_COUNT };
+enum { IN_COMPUTE, IN_BARRIER, IN_BROADCAST, IN_ALL_GATHER, IN_AGREE, IN_WAIT, IN_FINISH, IN_COUNT };
 static void one_operation(Control* c, int kind) {
     char buffer[64] = "", out[64 * MAX_RANKS];
     switch (kind) {
         case IN_COMPUTE: control_note(c, "compute", 18); control_sleep(30); break;
         case IN_BARRIER: control_barrier(c, "barrier op", 0); break;
         case IN_BROADCAST: control_broadcast(c, "broadcast op", buffer, 64, 0); break;
-        case IN_GATHER: control_gather(c, "gather op", buffer, 64, out, 0); break;
         case IN_ALL_GATHER: control_all_gather(c, "all-gather op", buffer, 64, out, 0); break;
         case IN_AGREE: control_agree(c, "agree op", "same", 0); break;
         case IN_WAIT: control_note_wait(c, "all-reduce", 17); control_sleep(30); break;
@@ -743,7 +737,7 @@ static void test_control_kill_everywhere(void) {
     }
     for (Job* job : jobs) {
         char words[128];
-        const char* op[] = {"'compute'", "'barrier op'", "'broadcast op'", "'gather op'", "'all-gather op'", "'agree op'", "'all-reduce'", "'end of the run'"};
+        const char* op[] = {"'compute'", "'barrier op'", "'broadcast op'", "'all-gather op'", "'agree op'", "'all-reduce'", "'end of the run'"};
         snprintf(words, sizeof(words), "rank %d (host h%d) ended|at step %d in %s", job->victim, job->victim, job->inside && job->kind == IN_COMPUTE ? 18 : 17,
                  job->inside ? op[job->kind] : "'forward'");
         const int victim = job->victim;
@@ -934,27 +928,121 @@ static void test_control_failures_that_speak(void) {
     for (Job* job : death) { job_check_bad(job, 5, "rank 2 (host h2) ended", 0, 3, 2); }
 }
 
-static void hook_marks(void* arg) { __atomic_add_fetch(&((Shared*)arg)->flag[0], 1, __ATOMIC_RELAXED); }
-static void hook_hangs(void* arg) { hook_marks(arg); control_sleep(30); }
-static void test_control_on_abort(void) {
-    Job* jobs[2];
-    for (int k = 0; k < 2; k++) {
-        jobs[k] = job_new(3, RANKS_MPI, body_victim);
-        jobs[k]->victim = 1;
-        jobs[k]->kind = IN_BARRIER;
-        jobs[k]->signal = SIGKILL;
-        jobs[k]->on_abort = k ? hook_hangs : hook_marks;
-        job_start(jobs[k]);
+// ---- files that do not come along, slow work, health, wishes
+
+enum { DISK_WRITER_HANGS, DISK_MAIN_HANGS, DISK_ALL_HANG, DISK_SLOW };
+typedef struct { Job* job; Control* c; int rank; } WriterArg;
+// A writing thread: the victim's disk hangs, or is slow, longer than the bound in all; the others wait for it.
+static void* thread_writer(void* arg) {
+    WriterArg* w = (WriterArg*)arg;
+    control_writer_begin(w->c);
+    control_note_disk(w->c, "writing a checkpoint", 7);
+    if (w->rank == w->job->victim && w->job->kind == DISK_WRITER_HANGS) { control_sleep(30); }
+    for (int i = 0; w->rank == w->job->victim && i < 8; i++) {
+        control_sleep(BOUND / 4);
+        control_progress(w->c);
+    }
+    control_barrier(w->c, "written", 0);
+    control_writer_end(w->c);
+    return NULL;
+}
+static void body_disk(Job* job, Control* c, int rank) {
+    WriterArg arg = {job, c, rank};
+    pthread_t thread;
+    control_note(c, "forward", 7);
+    if (job->kind == DISK_MAIN_HANGS || job->kind == DISK_ALL_HANG) {
+        control_note_disk(c, "loading the model", 7);
+        if (rank == job->victim || job->kind == DISK_ALL_HANG) { control_sleep(30); }
+        control_note(c, "forward", 7);
+        control_sleep(30);
+    }
+    CHECK(pthread_create(&thread, NULL, thread_writer, &arg) == 0, "pthread_create");
+    if (job->kind == DISK_SLOW) { control_note_thread(c, "waiting for the writer", 8); }
+    for (int i = 0; job->kind == DISK_WRITER_HANGS && i < 300; i++) {  // training goes on meanwhile
+        control_note(c, "forward", 8);
+        control_sleep(0.1);
+    }
+    pthread_join(thread, NULL);
+    control_note(c, "forward", 8);
+    control_barrier(c, "after", 0);
+}
+// A collective of a step that takes longer than the bound: healthy while the last rank to come makes progress.
+static void body_slow_step(Job* job, Control* c, int rank) {
+    control_note_wait(c, "a training step", 5);
+    for (int i = 0; i < (int)(2 * BOUND / 0.1); i++) {
+        control_sleep(0.1);
+        if (rank == job->victim) { control_progress(c); }
+    }
+    if (rank == job->victim && job->kind) { control_sleep(30); }  // then it hangs after all
+    if (job->kind) { control_sleep(30); }
+    control_note(c, "after", 5);
+    control_barrier(c, "stepped", 0);
+}
+static bool health_of(void* arg, char ill[CONTROL_ILL_MAX]) {
+    Job* job = (Job*)arg;
+    const int asked = job->shared->flag[0]++;
+    snprintf(ill, CONTROL_ILL_MAX, "the link is broken");
+    return job->kind ? asked == 1 : asked < 1;  // kind 1: ill now and then, which heals
+}
+static void body_ill(Job* job, Control* c, int rank) {
+    control_note(c, "forward", 9);
+    if (rank == job->victim) { control_watch_health(c, health_of, job); }
+    for (int i = 0; i < (job->kind ? 20 : 300); i++) { control_sleep(0.1); control_note(c, "forward", 9); }
+    control_watch_health(c, NULL, NULL);
+    const int asked = job->shared->flag[0];
+    control_sleep(1.5);
+    CHECK(job->shared->flag[0] == asked && asked == (job->kind ? 2 : asked), "asked %d times, then %d", asked, job->shared->flag[0]);
+}
+static void body_wish(Job* job, Control* c, int rank) {
+    control_barrier(c, "before", 0);
+    CHECK(rank == job->victim || !control_wished(c), "too early");
+    if (rank == job->victim) { control_wish(c); }
+    const double end = control_monotonic() + 1;
+    while (!control_wished(c) && control_monotonic() < end) { control_sleep(0.01); }
+    CHECK(control_wished(c), "rank %d has not heard of it", rank);
+    control_barrier(c, "all heard", 0);
+}
+static void test_control_files(void) {
+    std::vector<Job*> jobs;
+    for (int kind = DISK_WRITER_HANGS; kind <= DISK_SLOW; kind++) {
+        for (int victim = 0; victim < 3; victim += 2) {
+            jobs.push_back(job_new(3, RANKS_MPI, body_disk));
+            jobs.back()->kind = kind;
+            jobs.back()->victim = victim;
+            job_start(jobs.back());
+        }
+        jobs.push_back(job_new(1, RANKS_MPI, body_disk));  // one process watches over its files as well
+        jobs.back()->kind = kind;
+        job_start(jobs.back());
     }
     for (Job* job : jobs) {
-        control_sleep(0.1);
-        Shared* shared = job->shared;
-        Shared* copy = (Shared*)mmap(NULL, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        CHECK(copy != MAP_FAILED, "mmap");
-        job->shared = copy;  // job_wait unmaps this one
-        job_check_bad(job, 10, "rank 1 (host h1) ended", 0, 3, 1);
-        CHECK(shared->flag[0] == 2, "on_abort ran %d times in two processes", shared->flag[0]);
+        char words[160];
+        if (job->kind == DISK_SLOW) { job_check_good(job, 12); continue; }
+        snprintf(words, sizeof(words), "rank %d (host h%d) makes no progress with its files|at step 7 in '%s' for 2.", job->kind == DISK_ALL_HANG ? 0 : job->victim,
+                 job->kind == DISK_ALL_HANG ? 0 : job->victim, job->kind == DISK_WRITER_HANGS ? "writing a checkpoint" : "loading the model");
+        job_check_bad(job, BOUND + SLACK, words, 0, 3, -1);
     }
+}
+static void test_control_health_and_wishes(void) {
+    Job *ill[2], *flaps = job_new(2, RANKS_MPI, body_ill), *wish[2], *step[2];
+    flaps->kind = 1;
+    flaps->victim = 1;
+    job_start(flaps);
+    for (int k = 0; k < 2; k++) {
+        ill[k] = job_new(3, RANKS_MPI, body_ill);
+        wish[k] = job_new(3, RANKS_MPI, body_wish);
+        step[k] = job_new(3, RANKS_MPI, body_slow_step);
+        ill[k]->victim = wish[k]->victim = 2 * k;
+        step[k]->victim = 1;
+        step[k]->kind = k;
+        for (Job* job : {ill[k], wish[k], step[k]}) { job_start(job); }
+    }
+    job_check_bad(ill[0], 5 + SLACK, "rank 0 (host h0): the link is broken; it is at step 9 in 'forward'", 0, 3, -1);
+    job_check_bad(ill[1], 5 + SLACK, "rank 2 (host h2): the link is broken; it is at step 9 in 'forward'", 0, 3, -1);
+    for (int k = 0; k < 2; k++) { job_check_good(wish[k], 5 + SLACK); }
+    job_check_good(flaps, 8 + SLACK);
+    job_check_good(step[0], 8 + SLACK);
+    job_check_bad(step[1], 3 * BOUND + SLACK, "all 3 ranks are in 'a training step' of step 5|itself hangs", 0, 3, -1);
 }
 
 // ---- disagreement, misuse, garbage from a rank
@@ -1022,7 +1110,7 @@ static void test_control_alone(void) {
     const char* const empty[] = {NULL};
     char in[4] = "abc", out[4] = "";
     CHECK(ranks_init(&r, empty, &o, &error), "%s", error.message);
-    ControlConfig config = {&r, "test", NULL, NULL, 0, 0, 0, NULL, NULL};
+    ControlConfig config = {&r, "test", NULL, NULL, 0, 0, 0};
     Control* c = control_start(&config, &error);
     CHECK(c, "%s", error.message);
     control_note(c, "x", 1);
@@ -1032,9 +1120,10 @@ static void test_control_alone(void) {
     control_agree(c, "b", "x", 0);
     control_all_gather(c, "b", in, 4, out, 0);
     CHECK(!strcmp(out, "abc"), "'%s'", out);
-    out[0] = 0;
-    control_gather(c, "b", in, 4, out, 0);
-    CHECK(!strcmp(out, "abc"), "'%s'", out);
+    control_note_disk(c, "z", 1);
+    control_progress(c);
+    control_wish(c);
+    CHECK(control_wished(c), "a wish");
     control_claim(c, 5);
     control_fail(c, 5);
     control_finish(c);
@@ -1076,10 +1165,10 @@ TOGETHER(test_control_wrong_ranks_are_refused, {"control_wrong_token", test_cont
 TOGETHER(test_control_files_of_other_runs, {"control_stale_files", test_control_stale_files, QUICK}, {"control_damaged_file_is_refused", test_control_damaged_file_is_refused, QUICK},
          {"control_file_is_private_and_removed", test_control_file_is_private_and_removed, QUICK},
          {"control_two_runs_in_one_folder", test_control_two_runs_in_one_folder, QUICK})
-TOGETHER(test_control_deaths, {"control_kill_everywhere", test_control_kill_everywhere, QUICK}, {"control_kill_two", test_control_kill_two, QUICK},
-         {"control_on_abort", test_control_on_abort, QUICK})
+TOGETHER(test_control_deaths, {"control_kill_everywhere", test_control_kill_everywhere, QUICK}, {"control_kill_two", test_control_kill_two, QUICK})
 TOGETHER(test_control_errors, {"control_failures_that_speak", test_control_failures_that_speak, QUICK}, {"control_disagreement_and_misuse", test_control_disagreement_and_misuse, QUICK})
-TOGETHER(test_control_stops_and_hangs, {"control_stop_everywhere", test_control_stop_everywhere, QUICK}, {"control_hangs", test_control_hangs, QUICK})
+TOGETHER(test_control_stops_and_hangs, {"control_stop_everywhere", test_control_stop_everywhere, QUICK}, {"control_hangs", test_control_hangs, QUICK},
+         {"control_files", test_control_files, QUICK}, {"control_health_and_wishes", test_control_health_and_wishes, QUICK})
 
 int main(int argc, char** argv) {
     static const Test tests[] = {
