@@ -533,14 +533,15 @@ static inline const char* option_next_value(const OptionSpec* s, const char* as,
     return next;
 }
 
-// Sets what the preset says and the command line does not.
+// Sets what the preset says and the command line does not; its fp8_ options only where --dtype leaves room for float8.
 static inline void options_apply_preset(Options* o) {
+    const bool fp8 = o->dtype == OPT_DTYPE_AUTO || o->dtype == OPT_DTYPE_FLOAT8;
     for (const char* set = option_presets[o->preset].sets; *set; set += strlen(set) + 1) {
         const size_t length = strcspn(set, "=");
         const OptionSpec* s = option_find(set, length);
         require(s && set[length], "correct PRESET_TABLE", "the preset %s sets '%s', which is no option=value", option_presets[o->preset].name, set);
         const char** given = &o->given[s - option_specs()];
-        if (*given) { continue; }
+        if (*given || (!fp8 && !strncmp(set, "fp8_", 4))) { continue; }
         option_store(o, s, "--preset", set + length + 1);
         *given = OPTION_BY_PRESET;
     }

@@ -6,6 +6,7 @@ train() returns what one run printed, as a dict:
     memory      device memory in MiB: {class: MiB, "total": MiB}, as the program counts it
     watts       mean power of the GPU over the lines of --gpu-info-every, None where NVML does not answer
     device      the device's name, as printed
+    tokens_a_step
     seconds     wall time of the process
 The statistics are those of paired differences: Student's t, in closed form for whole degrees of freedom (Abramowitz and Stegun, 26.7.3 and 26.7.4).
 Tests: dev/check_study.py
@@ -48,13 +49,14 @@ def parse(text):
     ms = re.search(r"^total average iteration time: (\S+) ms$", text, flags=re.M)
     memory = re.search(r"^device memory, MiB: (.*) of \S+$", text, flags=re.M)
     device = re.search(r"^\| device +\| (.*?) +\|$", text, flags=re.M)
+    batch = re.search(r"total_batch_size=(\d+)", text)
     watts = [float(w) for w in re.findall(r"\| +(\d+) W / +(?:\d+ W|n/a) \|", text)]
-    if not losses or not ms or not memory or not device:
-        raise RunFailed(f"the output of the run lacks its losses, times, memory or device; it ends with\n{text[-1500:]}")
+    if not losses or not ms or not memory or not device or not batch:
+        raise RunFailed(f"the output of the run lacks its losses, times, memory, device or batch size; it ends with\n{text[-1500:]}")
     if not all(math.isfinite(x) for x in losses.values()):
         raise RunFailed(f"the run diverged: validation losses {losses}")
     classes = {name: float(mib) for name, mib in (part.rsplit(" ", 1) for part in memory.group(1).split(", "))}
-    return {"losses": losses, "ms": float(ms.group(1)), "memory": classes, "device": device.group(1), "watts": statistics.mean(watts) if watts else None}
+    return {"losses": losses, "ms": float(ms.group(1)), "memory": classes, "device": device.group(1), "tokens_a_step": int(batch.group(1)), "watts": statistics.mean(watts) if watts else None}
 
 
 def train(command, env=None, log=None):
@@ -77,12 +79,12 @@ def train(command, env=None, log=None):
 
 
 def options_of(trainer):
-    """The names of the options that the program has: {"--dtype", ...}."""
+    """The options that the program has, and llm.c's letters: {"--dtype": "", "--model": "-e", ...}."""
     try:
         r = subprocess.run([trainer, "--help"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     except OSError as e:
         fail(f"there is no program '{trainer}' to run: {e.strerror}", "make cpu (or make gpu) builds it")
-    return set(re.findall(r"^  (--[a-z0-9-]+)", r.stdout, flags=re.M))
+    return dict(re.findall(r"^  (--[a-z0-9-]+)(?: [A-Z]+)?(?:, (-\w+))?(?= |$)", r.stdout, flags=re.M))
 
 
 def digest(*paths):

@@ -28,9 +28,10 @@ from runs import ROOT, RunFailed, digest, fail, options_of, paired, text_data, t
 MODEL = "--layers 3 --heads 6 --channels 192 --seq-len 128 --batch-size 8"
 TRAINING = "--max-steps 1500 --learning-rate 4e-3 --warmup-steps 100 --final-lr-fraction 0 --weight-decay 0.1 --beta2 0.99"
 VALIDATION = "--val-every 300 --val-steps 64"  # 65,536 tokens, the same ones always
-SMALL = "--max-steps 20 --learning-rate 2e-3 --warmup-steps 5 --val-every 10 --val-steps 4"  # --small: to try the driver
+SMALL_MODEL = "--layers 2 --heads 2 --channels 64 --seq-len 64 --batch-size 4"  # of --small
+SMALL_TRAINING = "--max-steps 20 --learning-rate 2e-3 --warmup-steps 5 --val-every 10 --val-steps 4"
 PROBE = "--max-steps 8 --learning-rate 2e-3 --warmup-steps 5 --val-every 0 --val-steps 4 --dtype bfloat16 --seed 1"
-TOKENS_A_STEP, STEPS, VAL_TOKENS = 1024, 1500, 65536
+VAL_TOKENS = 65536
 BASELINE = "bfloat16"
 GATE = 0.25  # percent
 # What the CPU device multiplies is exact in FP32; with this it sums as a Hopper does in fast accumulation, with about 14 bits
@@ -49,6 +50,7 @@ CONFIGURATIONS = [
     ("fp32-masters", "--dtype bfloat16 --master-dtype float32", {}, "bfloat16 with FP32 masters: what other rounding does by itself"),
     ("moments", "--fp8-recipe current --moment-dtype float8", {}, "`current` with FP8 moments"),
     ("activations", "--fp8-recipe current --fp8-activations", {}, "`current` with FP8 activations"),
+    ("memory", "--fp8-recipe current --fp8-activations --moment-dtype float8", {}, "`current` with FP8 activations and moments"),
     ("fast-all", "--fp8-recipe current --fp8-fast-dgrad on --fp8-fast-wgrad on", HOPPER, "`current`, all three products with 14 bits"),
 ]
 COLUMNS = ["configuration", "seed", "tokens", "final", "losses", "ms", "MiB", "seconds", "device", "data", "probe", "build", "commit"]
@@ -78,6 +80,11 @@ def read_results(path):
     return rows
 
 
+def alike_of(row):
+    """What two runs must have in common to be a pair."""
+    return row["seed"], row["tokens"], row["data"], row["probe"]
+
+
 def open_results(path):
     """A descriptor to append to, locked; cuts half a line, writes the first line of a new file."""
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
@@ -104,40 +111,40 @@ def append(fd, fields):
 # ---------------------------------------------------------------------------------------------------------------------
 # running
 
-def possible(configuration, options):
-    """The options of a configuration that the program lacks, as a list."""
-    return [word for word in configuration[1].split() if word.startswith("--") and word not in options]
-
-
 def command_run(a):
     trainer = os.path.abspath(a.trainer)
     options = options_of(trainer)
     data = text_data(a.data)
     fd = open_results(a.results)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))  # so that the child is ended as well
-    fixed = [trainer, "--train-data", f"{data}/train.bin", "--val-data", f"{data}/val.bin"] + MODEL.split() + ["--sample-every", "0"]
+    fixed = [trainer, "--train-data", f"{data}/train.bin", "--val-data", f"{data}/val.bin", "--sample-every", "0"]
+    model = (SMALL_MODEL if a.small else MODEL).split()
+    training = model + (SMALL_TRAINING if a.small else f"{TRAINING} {VALIDATION}").split() + ["--log-every", "10"]
+    value = lambda name: int(training[training.index(name) + 1])
+    tokens = str(value("--max-steps") * value("--batch-size") * value("--seq-len"))
     alike = {"data": digest(f"{data}/train.bin", f"{data}/val.bin"), "build": digest(trainer), "commit": a.commit or commit()}
-    probe = train(fixed + PROBE.split() + ["--log-every", "1"])
+    probe = train(fixed + model + PROBE.split())
     alike["probe"] = f"{list(probe['losses'].values())[-1]:.6f}"
+    wanted = []
     for configuration in CONFIGURATIONS:
-        if possible(configuration, options):
-            print(f"note: {configuration[0]} is left out: this program has no {', '.join(possible(configuration, options))}", flush=True)
+        lacks = [word for word in configuration[1].split() if word.startswith("--") and word not in options]
+        if lacks:
+            print(f"note: {configuration[0]} is left out: this program has no {', '.join(lacks)}", flush=True)
+        elif not a.only or configuration[0] in a.only.split(","):
+            wanted.append(configuration)
     failures = 0
     for seed in range(1, a.seeds + 1):
-        for configuration in CONFIGURATIONS:
-            name, words, env, _ = configuration
-            done = [r for r in read_results(a.results) if r["configuration"] == name and r["seed"] == seed and r["data"] == alike["data"] and r["probe"] == alike["probe"]]
-            if done or possible(configuration, options):
+        for name, words, env, _ in wanted:
+            if any((r["configuration"], alike_of(r)) == (name, (seed, tokens, alike["data"], alike["probe"])) for r in read_results(a.results)):
                 continue
-            words = fixed + (SMALL if a.small else f"{TRAINING} {VALIDATION}").split() + words.split() + ["--seed", str(seed), "--log-every", "10"]
             try:
-                run = train(words, env)
+                run = train(fixed + training + words.split() + ["--seed", str(seed)], env)
             except RunFailed as e:  # one that always fails must not keep the others from being trained
                 print(f"FAILED {name}, seed {seed}: {e}", flush=True)
                 failures += 1
                 continue
-            steps, final = list(run["losses"].items())[-1]
-            row = dict(alike, configuration=name, seed=str(seed), tokens=str(steps * TOKENS_A_STEP), final=f"{final:.6f}", ms=f"{run['ms']:.1f}", MiB=f"{run['memory']['total']:.1f}",
+            final = list(run["losses"].values())[-1]
+            row = dict(alike, configuration=name, seed=str(seed), tokens=tokens, final=f"{final:.6f}", ms=f"{run['ms']:.1f}", MiB=f"{run['memory']['total']:.1f}",
                        losses=",".join(f"{s}:{x:.6f}" for s, x in run["losses"].items()), seconds=f"{run['seconds']:.0f}", device=run["device"])
             append(fd, [row[c] for c in COLUMNS])
             print(f"seed {seed} {name}: {final:.6f} after {run['seconds']:.0f} s", flush=True)
@@ -155,9 +162,8 @@ def commit():
 
 def pairs(rows, name):
     """[(loss of the configuration, loss of the baseline)] over the seeds that have both, in runs that are alike."""
-    key = lambda r: (r["seed"], r["tokens"], r["data"], r["probe"])
-    base = {key(r): r["final"] for r in rows if r["configuration"] == BASELINE}
-    return [(r["final"], base[key(r)]) for r in rows if r["configuration"] == name and key(r) in base]
+    base = {alike_of(r): r["final"] for r in rows if r["configuration"] == BASELINE}
+    return [(r["final"], base[alike_of(r)]) for r in rows if r["configuration"] == name and alike_of(r) in base]
 
 
 def table(rows):
@@ -234,9 +240,13 @@ def main():
     parser.add_argument("--results", default=os.path.join(ROOT, "dev/study/results.tsv"))
     parser.add_argument("--seeds", type=int, default=5, help="seeds 1 to N; default 5")
     parser.add_argument("--commit", help="what to note as the program's commit; default: that of this checkout")
-    parser.add_argument("--small", action="store_true", help="20 steps a run: to try the driver")
+    parser.add_argument("--only", help="run: these configurations, separated by commas; default: all that the program can do")
+    parser.add_argument("--small", action="store_true", help="run: 20 steps of a tiny model, to try the driver")
     parser.add_argument("--write", action="store_true", help="table: write it into README.md")
     a = parser.parse_args()
+    unknown = sorted(set((a.only or BASELINE).split(",")) - {name for name, _, _, _ in CONFIGURATIONS})
+    if unknown or a.seeds < 1:
+        fail(f"--only names {', '.join(unknown)}" if unknown else f"--seeds {a.seeds} is not a number from 1 on", f"configurations: {', '.join(name for name, _, _, _ in CONFIGURATIONS)}")
     return {"run": command_run, "status": command_status, "table": command_table}[a.command](a)
 
 

@@ -245,6 +245,9 @@ static void test_options_presets(void) {
     CHECK(o.fp8_wgrad == OPT_WGRAD_FLOAT8 && !strcmp(o.fp8_bf16_layers, "0,-1") && options_is_set(&o, "fp8-bf16-layers"), "safe, one part overridden: '%s'", o.fp8_bf16_layers);
     o = parse("-b 8 --preset safe");
     CHECK(o.batch_size == 8 && o.fp8_wgrad == OPT_WGRAD_BFLOAT16 && !option_given_by_letter(&o, OPTION_INDEX_fp8_wgrad), "safe");
+    o = parse("--preset safe --dtype bfloat16");
+    CHECK(o.fp8_wgrad == OPT_WGRAD_FLOAT8 && !o.fp8_bf16_layers[0] && !options_is_set(&o, "fp8-wgrad"), "no FP8, no options of FP8");
+    CHECK(parse("--dtype float32 --preset memory").moment_dtype == OPT_MOMENT_FLOAT8, "moments are no matter of FP8 products");
     expect("--preset sae", 2, {"sae", "pretrain, memory, finetune-fp8, safe"});
     expect("--preset", 2, {"missing"});
     expect("--preset safe --preset memory", 2, {"twice"});
