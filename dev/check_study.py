@@ -82,7 +82,7 @@ def check_parsing():
     base = [dict(r, losses={0: 5.5, 20: x}) for x in (3.0, 3.1)]
     cells = compare.row("x", [dict(b, losses={0: 5.5, 20: list(b["losses"].values())[-1] + d}) for b, d in zip(base, (0.01, 0.03))], base)
     # difference 0.02, deviation 0.01414, error 0.01, t(0.975, 1) = 12.706; 400 W x 131.5 ms over 256 tokens
-    c.check(cells[5] == "never" and cells[6] == "3.0700" and cells[7] == "+0.0200 ± 0.1271" and cells[11] == f"{400 * 131.5 / 256:.3f}", "a row of the comparison", str(cells))
+    c.check(cells[5] == "never" and cells[6] == "3.0700" and cells[7] == "+0.0200 ± 0.1271" and cells[8] == "+0.65 ± 4.03" and cells[10] == "+0.439 ± 3.012" and cells[11] == f"{400 * 131.5 / 256:.3f}", "a row of the comparison", str(cells))
     c.check(compare.configurations("current; --preset memory;") == [("bfloat16", ["--dtype", "bfloat16"]), ("current", ["--fp8-recipe", "current", "--dtype", "float8"]),
                                                                    ("--preset memory", ["--preset", "memory", "--dtype", "float8"])], "configurations", str(compare.configurations("current; --preset memory;")))
 
@@ -138,6 +138,7 @@ def check_driver(program):
     c.check(code == 0 and same(again) == same(rows), "the same again gives the same losses", f"{same(again)}\n{same(rows)}")
     c.check(all(list(map(int, re.findall(r"(\d+):", r["losses"]))) == [0, 10, 20] and r["losses"].endswith(":%.6f" % r["final"]) and r["tokens"] == "5120" for r in rows), "losses on the way", before)
     final = {(r["configuration"], r["seed"]): r["final"] for r in rows}
+    c.check(len(set(final.values())) == 6, "every run is another", before)
     percent = [100 * (final["current", s] / final["bfloat16", s] - 1) for s in (1, 2)]
     mean, error = statistics.mean(percent), statistics.stdev(percent) / math.sqrt(2)
     line = next((x for x in study.table(rows).splitlines() if x.startswith("| `current`, the default |")), "")

@@ -5,7 +5,8 @@
 
 draws the validation losses on the left, the training losses on the right. As a module: write(path, panels), a panel is
     {"title": text, "x": text, "y": text, "series": [(name, [(x, y), ...]), ...]}
-Series of the same name have the same colour in every panel; the legend is drawn once. Points that are not finite are left out.
+and write_paired() draws runs of many seeds against their baseline. Series of the same name have the same colour in every panel; the legend is drawn once.
+Points that are not finite are left out.
 Tests: dev/check_study.py
 """
 import math
@@ -73,6 +74,17 @@ def svg(panels):
 def write(path, panels):
     with open(path, "w", encoding="utf-8") as f:
         f.write(svg(panels))
+
+
+def write_paired(path, runs, baseline):
+    """Mean curves and mean differences in percent. runs: {name: [{step: loss} of each seed]}, those of one seed in the same place for the baseline; same steps in all."""
+    mean, difference = [], []
+    for name, of in runs.items():
+        steps = sorted(of[0])
+        mean.append((name, [(s, sum(r[s] for r in of) / len(of)) for s in steps]))
+        difference.append((name, [(s, sum(100 * (r[s] / b[s] - 1) for r, b in zip(of, runs[baseline])) / len(of)) for s in steps]))
+    write(path, [{"title": "validation loss, mean over the seeds", "x": "step", "y": "nats a token", "series": mean},
+                 {"title": f"paired difference from {baseline}", "x": "step", "y": "percent", "series": difference}])
 
 
 def main():

@@ -87,15 +87,6 @@ def print_table(header, rows):
             print("| " + " | ".join("-" * w for w in widths) + " |")
 
 
-def charts(path, runs):
-    steps = list(next(iter(runs.values()))[0]["losses"])
-    mean = {name: [(s, statistics.mean(r["losses"][s] for r in of)) for s in steps] for name, of in runs.items()}
-    base = runs[BASELINE]
-    difference = [(name, [(s, statistics.mean(100 * (r["losses"][s] / b["losses"][s] - 1) for r, b in zip(of, base))) for s in steps]) for name, of in runs.items()]
-    curves.write(path, [{"title": "validation loss, mean over the seeds", "x": "step", "y": "nats a token", "series": list(mean.items())},
-                        {"title": "paired difference from bfloat16", "x": "step", "y": "percent", "series": difference}])
-
-
 def main():
     trainer, given = os.path.abspath(sys.argv[1]), sys.argv[2:]
     steps, every, out = number("STEPS", "300"), number("EVERY", "25"), os.environ.get("OUT", "log_compare")
@@ -136,7 +127,7 @@ def main():
           (" (it needs two seeds)" if len(seeds) < 2 else ""))
     if cpu:
         print("time and energy are the CPU device's: they say nothing about a GPU; losses and memory do")
-    charts(os.path.join(out, "curves.svg"), runs)
+    curves.write_paired(os.path.join(out, "curves.svg"), {name: [r["losses"] for r in of] for name, of in runs.items()}, BASELINE)
     print(f"curves: {out}/curves.svg; outputs of the runs: {out}/*.txt")
     return 0
 

@@ -26,7 +26,7 @@ from runs import ROOT, RunFailed, digest, fail, options_of, paired, text_data, t
 
 # 1.4 M parameters, 1.5 M tokens: 4 to 5 minutes on one core of a Zen 4. Widths of 192 and 768 are no whole blocks of 128, and several.
 MODEL = "--layers 3 --heads 6 --channels 192 --seq-len 128 --batch-size 8"
-TRAINING = "--max-steps 1500 --learning-rate 4e-3 --warmup-steps 100 --final-lr-fraction 0 --weight-decay 0.1 --beta2 0.99"
+TRAINING = "--max-steps 1500 --learning-rate 1e-3 --warmup-steps 100 --final-lr-fraction 0 --weight-decay 0.1"
 VALIDATION = "--val-every 300 --val-steps 64"  # 65,536 tokens, the same ones always
 SMALL_MODEL = "--layers 2 --heads 2 --channels 64 --seq-len 64 --batch-size 4"  # of --small
 SMALL_TRAINING = "--max-steps 20 --learning-rate 2e-3 --warmup-steps 5 --val-every 10 --val-steps 4"
@@ -51,6 +51,7 @@ CONFIGURATIONS = [
     ("moments", "--fp8-recipe current --moment-dtype float8", {}, "`current` with FP8 moments"),
     ("activations", "--fp8-recipe current --fp8-activations", {}, "`current` with FP8 activations"),
     ("memory", "--fp8-recipe current --fp8-activations --moment-dtype float8", {}, "`current` with FP8 activations and moments"),
+    ("everything", "--fp8-recipe current --fp8-activations --moment-dtype float8 --fp8-head", {}, "`current` with FP8 activations, moments and head"),
     ("fast-all", "--fp8-recipe current --fp8-fast-dgrad on --fp8-fast-wgrad on", HOPPER, "`current`, all three products with 14 bits"),
 ]
 COLUMNS = ["configuration", "seed", "tokens", "final", "losses", "ms", "MiB", "seconds", "device", "data", "probe", "build", "commit"]
