@@ -144,10 +144,14 @@ def check_driver(program):
     line = next((x for x in study.table(rows).splitlines() if x.startswith("| `current`, the default |")), "")
     want = f"| 2 | {statistics.mean(final['current', s] for s in (1, 2)):.4f} | {mean:+.2f} ± {12.7062 * error:.2f} | {mean + 6.3138 * error:+.2f} |"
     c.check(want in line, "the table's arithmetic", f"{line} lacks {want}")
-    for column in ("probe", "data", "tokens"):  # runs that are not alike are no pairs
+    for column in ("probe", "data", "setup"):  # runs that are not alike are no pairs
         c.check(study.pairs([dict(r, **({column: "other"} if r["configuration"] == "bfloat16" else {})) for r in rows], "current") == [], f"another {column}: no pair")
     code, out = run([sys.executable, "dev/study/study.py", "status", "--results", results, "--seeds", "2"])
     c.check(code == 0 and re.search(r"^current +seeds 1 2 ", out, flags=re.M) and "| bfloat16 | 2 |" in out, "status", out)
+    with open(f"{tmp}/other.tsv", "w") as f:
+        f.write(before.replace(rows[0]["setup"], "other", 1))
+    code, out = go(file=f"{tmp}/other.tsv")
+    c.check(code == 2 and "another model" in out and "HINT" in out, "results of another setup", out)
     with open(results, "a") as f:
         f.write("current\t3\n")
     code, out = go()
