@@ -3270,8 +3270,8 @@ static int trainer_main(int argc, char** argv) {
         require(fp8_recipe_runs(recipe, major, minor) && recipe->cuda <= CUDART_VERSION, hint, "%s has compute capability %d.%d, and this program was built with CUDA %d.%d; float8 with "
                 "--fp8-recipe %s needs %s", run->dev.props.name, run->dev.props.major, run->dev.props.minor, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, recipe->name, recipe->needs);
     }
-    require(!o->fp8_head || dtype == OPT_DTYPE_FLOAT8, "leave it out, or use --dtype float8", "--fp8-head needs --dtype float8");
     o->dtype = dtype;  // what runs is what is printed and recorded: a resume elsewhere shows the difference
+    if (dtype != OPT_DTYPE_FLOAT8 && o->fp8_head) { fprintf(stderr, "note: --fp8-head does nothing without --dtype float8\n"); }
     if (dtype != OPT_DTYPE_FLOAT8 && o->fp8_calibration[0]) { fprintf(stderr, "note: --fp8-calibration does nothing without --dtype float8\n"); }
     if (dtype != OPT_DTYPE_FLOAT8 && o->fp8_stats_every) { fprintf(stderr, "note: --fp8-stats-every does nothing without --dtype float8\n"); }
     if (dtype == OPT_DTYPE_FLOAT8 && o->gelu_fusion) { fprintf(stderr, "note: --gelu-fusion does nothing in float8: the GELU kernel takes the scale of what it makes\n"); }

@@ -132,14 +132,14 @@ fp8_flash_backward_kernel1(const bf16* dy, const bf16* qkv, const float* lse, co
     if (KEYS) { fp8_sink_patch<BY, F>(own_y, bias_partial, p, patch_row, 2 * patches + patch_col); }
 }
 template <Fp8Granularity BY, int HS, bool KEYS>
-static inline void fp8_flash_backward_launch(const bf16* dy, const bf16* qkv, const float* lse, const float* delta, int B, int seq_len, int C, int NH, float scale, float* bias_partial, const Fp8SinkParams& p,
-                                             cudaStream_t stream) {
+static inline void fp8_flash_backward_launch(const bf16* dy, const bf16* qkv, const float* lse, const float* delta, int B, int seq_len, int C, int NH, float scale, float* bias_partial,
+                                             const Fp8SinkParams& p, cudaStream_t stream) {
     flash_launch<fp8_flash_backward_kernel1<BY, HS, KEYS>>(dim3(B * (C / FP8_PATCH), CEIL_DIV(seq_len, FP8_PATCH)), fp8_flash_backward_threads<HS, KEYS>, fp8_flash_backward_bytes<HS, KEYS>, stream,
                                                            dy, qkv, lse, delta, scale, seq_len, C, NH, bias_partial, p);
 }
 template <Fp8Granularity BY, int HS>
-static inline void fp8_flash_backward(const bf16* dy, const bf16* qkv, const float* lse, const float* delta, int B, int seq_len, int C, int NH, float scale, float* bias_partial, const Fp8SinkParams& p,
-                                      cudaStream_t stream) {
+static inline void fp8_flash_backward(const bf16* dy, const bf16* qkv, const float* lse, const float* delta, int B, int seq_len, int C, int NH, float scale, float* bias_partial,
+                                      const Fp8SinkParams& p, cudaStream_t stream) {
     fp8_flash_backward_launch<BY, HS, true>(dy, qkv, lse, delta, B, seq_len, C, NH, scale, bias_partial, p, stream);
     fp8_flash_backward_launch<BY, HS, false>(dy, qkv, lse, delta, B, seq_len, C, NH, scale, bias_partial, p, stream);
 }

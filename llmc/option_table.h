@@ -9,6 +9,7 @@
  *   help     one sentence with units
  * From these rows llmc/options.h makes the struct, the defaults, the parser, the range checks, --help, the printed configuration, what a checkpoint
  * records, and the README's table. What one row cannot say (pairs of options) is in options_check below.
+ * PRESET_TABLE has the rows of --preset: each sets options that the command line leaves alone.
  * A list of choices belongs to the module that acts on them (schedules: schedulers.h); those without one are here.
  * Tests: dev/test/test_options.cu */
 #ifndef LLMC_OPTION_TABLE_H
@@ -51,6 +52,17 @@ enum { OPT_REDUCE_CHOICES(OPTION_CHOICE_ID) };
 #define OPTION_CHOICE_TEXT(id, names) names ","
 #define CHOICES(list) list(OPTION_CHOICE_TEXT)
 
+// X(name, what it sets: SET("field=value") each, what it is for, its trade-off). --preset NAME sets what the command line does not, wherever it stands there.
+#define SET(assignment) assignment "\0"
+#define PRESET_TABLE(X) \
+    X("pretrain",     "", "training from scratch", "the defaults: linear layers in FP8, the head and all else in BF16, moments in FP32") \
+    X("memory",       SET("moment_dtype=float8") SET("fp8_activations=1"), "a larger model or batch in the same memory", "moments of 3 bytes a parameter instead of 8, activations kept in 1 byte instead of 2: some noise, and attention's forward is computed twice") \
+    X("finetune-fp8", SET("moment_dtype=float8") SET("fp8_activations=1") SET("fp8_head=1"), "fine-tuning and small models: all in FP8 that can be", "the least memory and traffic, the most noise; compare the loss with pretrain's") \
+    X("safe",         SET("fp8_bf16_layers=0,-1") SET("fp8_wgrad=bfloat16"), "a run that must not fail, or to find out whether FP8 is at fault", \
+      "first and last layer, the head and all gradients of weights in BF16: slower, and more memory")
+#define PRESET_CHOICE(name, sets, purpose, tradeoff) name ","
+#define PRESET_CHOICES PRESET_TABLE(PRESET_CHOICE)
+
 #define OPTION_TABLE(OPT) \
     /*  field                 letters type   default       min, max       group          help */ \
     OPT(train_data,           "i",  STRING, "dev/data/tinyshakespeare/tiny_shakespeare_train.bin", 1, 4095, "data", "training token shards, a glob pattern (quote it)") \
@@ -85,6 +97,7 @@ enum { OPT_REDUCE_CHOICES(OPTION_CHOICE_ID) };
     OPT(gelu_fusion,          "ge", INT,    0,             -1, 2,         "training",    "let the matrix products of bfloat16 and float32 apply GELU: 0 (or -1) no, 1 forward, 2 forward and backward") \
     OPT(attention,            "",   ENUM,   OPT_ATTENTION_AUTO, CHOICES(OPT_ATTENTION_CHOICES), 0, "training", "how attention is computed; flash: on tensor cores, scores in registers only, needs BF16 and heads of at most 128; gemm: matrix products and a softmax, some heads at once; auto: flash on a GPU where it can") \
     OPT(dtype,                "",   ENUM,   OPT_DTYPE_AUTO, CHOICES(OPT_DTYPE_CHOICES), 0, "precision", "precision of the matrix products; auto: float8 where the device has it, else bfloat16") \
+    OPT(preset,               "",   ENUM,   0,             PRESET_CHOICES, 0,         "precision", "options for a common case, all at once (see the list of presets); the command line wins over them, whatever the order") \
     OPT(fp8_recipe,           "",   ENUM,   0,             RECIPE_CHOICES, 0,         "precision", "how float8 tensors are scaled; current: one scale a tensor, from its own largest value; delayed: from those of earlier steps; row: one a row; block: one for 128 values, weights 128 x 128; mx: one for 32") \
     OPT(fp8_format_x,         "",   ENUM,   OPT_FORMAT_RECIPE, CHOICES(OPT_FORMAT_CHOICES), 0, "precision", "format of the inputs of linear layers, instead of the recipe's; weights are always E4M3") \
     OPT(fp8_format_dy,        "",   ENUM,   OPT_FORMAT_RECIPE, CHOICES(OPT_FORMAT_CHOICES), 0, "precision", "format of their output gradients") \
@@ -234,8 +247,10 @@ static inline void options_check(Options* o) {
     }
     if (o->save_every_minutes > 0 && !o->output_dir[0]) { fail_usage("name a folder with --output-dir", "--save-every-minutes %g needs --output-dir", (double)o->save_every_minutes); }
     if (o->resume && !o->output_dir[0]) { fail_usage("name the folder of the run to continue with --output-dir", "--resume needs --output-dir"); }
-    if (o->fp8_activations && (o->dtype == OPT_DTYPE_BFLOAT16 || o->dtype == OPT_DTYPE_FLOAT32)) {
-        fail_usage("leave it out, or choose --dtype float8", "--fp8-activations keeps activations of float8 runs in FP8; --dtype is %s", o->dtype == OPT_DTYPE_BFLOAT16 ? "bfloat16" : "float32");
+    const bool fp8_options[2] = {o->fp8_activations, o->fp8_head};
+    for (int i = 0; i < 2 && (o->dtype == OPT_DTYPE_BFLOAT16 || o->dtype == OPT_DTYPE_FLOAT32); i++) {
+        if (!fp8_options[i]) { continue; }
+        fail_usage("leave it out, or choose --dtype float8", "--fp8-%s needs --dtype float8; --dtype is %s", i ? "head" : "activations", o->dtype == OPT_DTYPE_BFLOAT16 ? "bfloat16" : "float32");
     }
     if (o->fp8_activations && o->recompute >= 3) {
         fprintf(stderr, "note: --fp8-activations does nothing with --recompute 3, which keeps none of what it would shrink\n");

@@ -3,6 +3,7 @@
  * What:      OPTION_TABLE expands to struct Options, defaults, parser, ranges, --help, the printed configuration and the README's table, so that
  *            these cannot disagree. Include llmc/option_table.h, which includes this file.
  * Accepted:  --name value, --name=value, --flag, --no-flag, and llm.c's letters as "-b 4" (a flag's letter takes 0 or 1). Names match exactly.
+ *            --preset NAME (PRESET_TABLE) sets what else was not given.
  *            A value that starts with - is taken only for numbers, or after =, so that a forgotten value is noticed.
  * Actions:   --help or a bare -h, --help-markdown, --print-config (after all else is parsed and checked): print, exit 0.
  * Errors:    unknown name (with the nearest one), missing or malformed value, out of range, given twice: message, HINT, exit 2. Only letters may be
@@ -39,10 +40,11 @@ typedef enum { OPTION_INT, OPTION_INT64, OPTION_FLOAT, OPTION_BOOL, OPTION_STRIN
 enum { OPTION_TABLE(OPTION_INDEX) OPTION_COUNT };
 #undef OPTION_INDEX
 
+#define OPTION_BY_PRESET "--preset sets it"
 #define OPTION_MEMBER(field, letters, type, def, min, max, group, help) OPTION_C_##type field;
 typedef struct {
     OPTION_TABLE(OPTION_MEMBER)
-    const char* given[OPTION_COUNT];    // how the option was written on the command line ("--batch-size", "-b"), NULL if it was not
+    const char* given[OPTION_COUNT];    // how the option was written on the command line ("--batch-size", "-b"), OPTION_BY_PRESET, NULL if neither
 } Options;
 #undef OPTION_MEMBER
 
@@ -79,6 +81,15 @@ static inline void options_init(Options* o) {
     OPTION_TABLE(OPTION_DEFAULT)
 #undef OPTION_DEFAULT
 }
+
+typedef struct {
+    const char* name;
+    const char* sets;        // "field=value\0field=value\0": an empty one ends it
+    const char *purpose, *tradeoff;
+} OptionPreset;
+#define OPTION_PRESET(name, sets, purpose, tradeoff) {name, sets, purpose, tradeoff},
+static const OptionPreset option_presets[] = {PRESET_TABLE(OPTION_PRESET)};
+#undef OPTION_PRESET
 
 // ----------------------------------------------------------------------------
 // values as text
@@ -270,6 +281,17 @@ static inline void option_print_wrapped(FILE* out, const std::string& text, int 
     }
 }
 
+// What a preset sets, as it would stand on a command line, each behind `before` and followed by `after`.
+static inline std::string option_preset_text(const OptionPreset* preset, const char* before, const char* after) {
+    std::string text;
+    for (const char* set = preset->sets; *set; set += strlen(set) + 1) {
+        const size_t length = strcspn(set, "=");
+        const OptionSpec* s = option_find(set, length);
+        text += (text.empty() ? "" : " ") + std::string(before) + (s ? option_long_name(s) : std::string(set, length)) + " " + (set + length + 1) + after;
+    }
+    return text;
+}
+
 static inline void options_print_help(FILE* out, const char* program) {
     const OptionSpec* specs = option_specs();
     Options defaults;
@@ -298,18 +320,28 @@ static inline void options_print_help(FILE* out, const char* program) {
         fprintf(out, "%-*s", width, left[i].c_str());
         option_print_wrapped(out, text, width, 140 - width);
     }
+    fprintf(out, "\npresets: --preset NAME sets what the command line does not\n");
+    for (const OptionPreset& preset : option_presets) {
+        const std::string sets = option_preset_text(&preset, "", "");
+        fprintf(out, "  %-*s", width - 2, preset.name);
+        option_print_wrapped(out, std::string(preset.purpose) + "; " + preset.tradeoff + (sets.empty() ? "" : " [" + sets + "]"), width, 140 - width);
+    }
     fprintf(out, "\n%-*sthis text\n", width, "  --help, -h");
-    fprintf(out, "%-*sthis table in Markdown\n", width, "  --help-markdown");
+    fprintf(out, "%-*sboth lists in Markdown\n", width, "  --help-markdown");
     fprintf(out, "%-*sprint every option as name=value, then end\n", width, "  --print-config");
 }
 
-// The README's table.
+// The README's tables: presets, options.
 static inline void options_print_markdown(FILE* out) {
     const OptionSpec* specs = option_specs();
     Options defaults;
     options_init(&defaults);
     static const char* const type_name[] = {"integer", "integer", "number", "flag", "text", "one of"};
-    fprintf(out, "| option | llm.c | values | default | meaning |\n| --- | --- | --- | --- | --- |\n");
+    fprintf(out, "| preset | for | trade-off | sets |\n| --- | --- | --- | --- |\n");
+    for (const OptionPreset& preset : option_presets) {
+        fprintf(out, "| `%s` | %s | %s | %s |\n", preset.name, preset.purpose, preset.tradeoff, option_preset_text(&preset, "`", "`").c_str());
+    }
+    fprintf(out, "\n| option | llm.c | values | default | meaning |\n| --- | --- | --- | --- | --- |\n");
     for (int i = 0; i < OPTION_COUNT; i++) {
         const OptionSpec* s = &specs[i];
         std::string letters = s->letters[0] ? "`-" + option_letters(s) + "`" : "";
@@ -337,7 +369,7 @@ static inline void options_print_rule(FILE* out) {
 }
 
 // llm.c's first block: its rows, names and formats (LLMC_ROWS of option_table.h); then what only this program has, a * marks what was given on the
-// command line. Main goes on with options_print_row for what it derives.
+// command line, (preset) what --preset set. Main goes on with options_print_row for what it derives.
 static inline void options_print_llmc(const Options* o, FILE* out, long long total_batch_tokens) {
     options_print_rule(out);
     options_print_row(out, "Parameter", "Value");
@@ -362,7 +394,7 @@ static inline void options_print_rest(const Options* o, FILE* out) {
         std::string value = option_text(o, s);
         if (s->type == OPTION_BOOL) { value = value == "1" ? "on" : "off"; }
         if (value.empty()) { value = "(empty)"; }
-        options_print_row(out, option_long_name(s).c_str() + 2, "%s%s", value.c_str(), o->given[i] ? " *" : "");
+        options_print_row(out, option_long_name(s).c_str() + 2, "%s%s", value.c_str(), !o->given[i] ? "" : strcmp(o->given[i], OPTION_BY_PRESET) ? " *" : " (preset)");
     }
     options_print_rule(out);
 }
@@ -501,6 +533,20 @@ static inline const char* option_next_value(const OptionSpec* s, const char* as,
     return next;
 }
 
+// Sets what the preset says and the command line does not; its fp8_ options only where --dtype leaves room for float8.
+static inline void options_apply_preset(Options* o) {
+    const bool fp8 = o->dtype == OPT_DTYPE_AUTO || o->dtype == OPT_DTYPE_FLOAT8;
+    for (const char* set = option_presets[o->preset].sets; *set; set += strlen(set) + 1) {
+        const size_t length = strcspn(set, "=");
+        const OptionSpec* s = option_find(set, length);
+        require(s && set[length], "correct PRESET_TABLE", "the preset %s sets '%s', which is no option=value", option_presets[o->preset].name, set);
+        const char** given = &o->given[s - option_specs()];
+        if (*given || (!fp8 && !strncmp(set, "fp8_", 4))) { continue; }
+        option_store(o, s, "--preset", set + length + 1);
+        *given = OPTION_BY_PRESET;
+    }
+}
+
 static inline void options_check(Options* o);  // in option_table.h
 
 // Parses a command line into *o, defaults first. Returns only if all is well and no action (--help ...) was asked for.
@@ -548,6 +594,7 @@ static inline void options_parse(Options* o, int argc, char** argv) {
         else { option_store(o, s, as.c_str(), equals ? equals + 1 : option_next_value(s, as.c_str(), argc, argv, &i)); }
         option_note_given(o, s, arg);
     }
+    options_apply_preset(o);
     options_check(o);
     if (print_config) {
         fputs(options_to_text(o).c_str(), stdout);

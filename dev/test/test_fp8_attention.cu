@@ -166,7 +166,8 @@ static void test_fp8_attention_repeats(void) {
             int slot;
             ScalingLab* l = ready_lab(recipe, FP8_ROLE_X, LINEAR_ATTPROJ, &slot);
             Parts p = parts_alloc(l, slot, c.T, C, true, true);
-            fp8_attention_forward(&l->lab.dev, &l->s, slot, p.q, lab_alloc<bf16>(&l->lab, (size_t)c.T * C), lab_alloc<float>(&l->lab, c.T * c.NH, attention_scale(C / c.NH)), lab_put<bf16>(&l->lab, qkv), 1, c.T, C, c.NH);
+            fp8_attention_forward(&l->lab.dev, &l->s, slot, p.q, lab_alloc<bf16>(&l->lab, (size_t)c.T * C), lab_alloc<float>(&l->lab, c.T * c.NH),
+                                  lab_put<bf16>(&l->lab, qkv), 1, c.T, C, c.NH, attention_scale(C / c.NH));
             Bytes all;
             for (const Bytes& part : parts_get(l, p, slot)) { all.insert(all.end(), part.begin(), part.end()); }
             scaling_lab_free(l);
@@ -181,7 +182,7 @@ static void test_fp8_attention_repeats(void) {
             float *lse = lab_alloc<float>(lab, c.T * c.NH), *dbias = lab_zeros<float>(lab, 3 * C);
             attention_forward(&lab->dev, y, lse, d_qkv, NULL, 1, c.T, C, c.NH, attention_scale(C / c.NH));
             fp8_attention_backward(&lab->dev, &l->s, slot, p.q, dbias, lab_alloc<float>(lab, column_sum_partials(c.T, 3 * C)), y, d_qkv, y, lse,
-                                   lab_alloc<unsigned char>(lab, attention_scratch_bytes(true, 1, c.T, c.NH, attention_scale(C / c.NH))), 1, c.T, C, c.NH);
+                                   lab_alloc<unsigned char>(lab, attention_scratch_bytes(true, 1, c.T, c.NH)), 1, c.T, C, c.NH, attention_scale(C / c.NH));
             Bytes all = lab_download(lab, (const uint8_t*)dbias, 3 * C * sizeof(float));
             for (const Bytes& part : parts_get(l, p, slot)) { all.insert(all.end(), part.begin(), part.end()); }
             scaling_lab_free(l);

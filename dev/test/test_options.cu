@@ -215,6 +215,47 @@ static void test_options_actions(void) {
     for (size_t at = 0, end; (end = output.find('\n', at)) != std::string::npos; at = end + 1) { CHECK(end - at <= 142, "a line of %zu columns", end - at); }
 }
 
+static void test_options_presets(void) {
+    Options defaults = parse(""), o;
+    for (const OptionPreset& preset : option_presets) {
+        CHECK(strlen(preset.purpose) > 10 && strlen(preset.tradeoff) > 10 && !strchr(preset.purpose, '|') && !strchr(preset.tradeoff, '|'), "%s: no words, or a |", preset.name);
+        // it does what its options would do, each of them known, different from the default, and named once
+        std::string alone;
+        for (const char* set = preset.sets; *set; set += strlen(set) + 1) { alone += std::string(" --") + set; }
+        o = parse(alone.c_str());
+        o.preset = (int)(&preset - option_presets);
+        const std::string by_hand = options_to_text(&o);
+        o = parse((std::string("--preset ") + preset.name).c_str());
+        const std::string by_preset = options_to_text(&o);
+        CHECK(by_preset == by_hand, "--preset %s:\n%s\nits options:\n%s", preset.name, by_preset.c_str(), by_hand.c_str());
+        for (int i = 0; i < OPTION_COUNT; i++) {
+            const OptionSpec* s = &option_specs()[i];
+            const bool set = option_text(&o, s) != option_text(&defaults, s), given = o.given[i] != NULL;
+            CHECK(!strcmp(s->name, "preset") || set == given, "--preset %s: %s is '%s' and %s", preset.name, s->name, option_text(&o, s).c_str(), given ? "counts as set" : "does not count as set");
+        }
+    }
+    CHECK(!strcmp(option_presets[defaults.preset].name, "pretrain") && !option_presets[defaults.preset].sets[0], "the default preset sets nothing");
+    // the command line wins, whatever the order and the way to write it
+    for (const char* line : {"--preset memory --moment-dtype bfloat16", "--moment-dtype=bfloat16 --preset=memory"}) {
+        o = parse(line);
+        CHECK(o.moment_dtype == OPT_MOMENT_BFLOAT16 && strcmp(o.given[OPTION_INDEX_moment_dtype], OPTION_BY_PRESET), "%s", line);
+    }
+    CHECK(parse("--moment-dtype float32 --preset memory").moment_dtype == OPT_MOMENT_FLOAT32, "a default that was given stays");
+    o = parse("--preset safe --fp8-wgrad float8");
+    CHECK(o.fp8_wgrad == OPT_WGRAD_FLOAT8 && !strcmp(o.fp8_bf16_layers, "0,-1") && options_is_set(&o, "fp8-bf16-layers"), "safe, one part overridden: '%s'", o.fp8_bf16_layers);
+    o = parse("-b 8 --preset safe");
+    CHECK(o.batch_size == 8 && o.fp8_wgrad == OPT_WGRAD_BFLOAT16 && !option_given_by_letter(&o, OPTION_INDEX_fp8_wgrad), "safe");
+    o = parse("--preset safe --dtype bfloat16");
+    CHECK(o.fp8_wgrad == OPT_WGRAD_FLOAT8 && !o.fp8_bf16_layers[0] && !options_is_set(&o, "fp8-wgrad"), "no FP8, no options of FP8");
+    CHECK(parse("--dtype float32 --preset memory").moment_dtype == OPT_MOMENT_FLOAT8, "moments are no matter of FP8 products");
+    expect("--preset sae", 2, {"sae", "pretrain, memory, finetune-fp8, safe"});
+    expect("--preset", 2, {"missing"});
+    expect("--preset safe --preset memory", 2, {"twice"});
+    expect("--print-config --preset safe", 0, {"preset=safe\n", "fp8_bf16_layers=0,-1\n", "fp8_wgrad=bfloat16\n"});
+    expect("--help", 0, {"presets: --preset NAME", "  safe ", "[--fp8-bf16-layers 0,-1 --fp8-wgrad bfloat16]"});
+    expect("--help-markdown", 0, {"| `safe` | ", "| `--fp8-bf16-layers 0,-1` `--fp8-wgrad bfloat16` |"});
+}
+
 static void child_print(void* text) {
     Options o = parse((const char*)text);
     options_print_llmc(&o, stdout, 1234);
@@ -232,6 +273,14 @@ static void test_options_print_shows_all_and_marks_given(void) {
     size_t width = output.find('\n');
     for (size_t at = 0, end; (end = output.find('\n', at)) != std::string::npos; at = end + 1) {
         CHECK(end - at == width || output.compare(at, 10, "| checkpoi") == 0, "rows of %zu and %zu columns", width, end - at);  // checkpoint-major-every is longer than the column
+    }
+}
+
+static void test_options_print_marks_what_a_preset_set(void) {
+    std::string output;
+    CHECK(test_child(child_print, (void*)"--preset safe --fp8-wgrad=float8", &output) == 0, "exit code");
+    for (const char* row : {"| preset                | safe *  ", "| fp8-bf16-layers       | 0,-1 (preset)  ", "| fp8-wgrad             | float8 *  ", "| moment-dtype          | float32  "}) {
+        CHECK(output.find(row) != std::string::npos, "no row '%s' in\n%s", row, output.c_str());
     }
 }
 
@@ -273,6 +322,8 @@ int main(int argc, char** argv) {
         {"options_letter_twice_warns", test_options_letter_twice_warns, QUICK},
         {"options_actions", test_options_actions, QUICK},
         {"options_print_shows_all_and_marks_given", test_options_print_shows_all_and_marks_given, QUICK},
+        {"options_presets", test_options_presets, QUICK},
+        {"options_print_marks_what_a_preset_set", test_options_print_marks_what_a_preset_set, QUICK},
         {"options_text_and_diff", test_options_text_and_diff, QUICK},
         {"options_float_text_reads_back", test_options_float_text_reads_back, QUICK},
     };
