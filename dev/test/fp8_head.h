@@ -256,7 +256,7 @@ static void test_head_is_reported_and_guarded(void) {
     }
     CHECK(test_read_file(dir + "/a/fp8.jsonl").find("\"tensor\":\"head.w\"") != std::string::npos, "fp8.jsonl lacks the head");
     for (const char* dtype : {"bfloat16", "float32"}) {
-        CHECK(trainer(base(dir) + "--fp8-head -x 1 --dtype " + dtype, &out) == 1 && out.find("--fp8-head needs --dtype float8") != std::string::npos && out.find("HINT") != std::string::npos,
+        CHECK(trainer(base(dir) + "--fp8-head -x 1 --dtype " + dtype, &out) == 2 && out.find("--fp8-head needs --dtype float8") != std::string::npos && out.find("HINT") != std::string::npos,
               "%s", out.c_str());
     }
     CHECK(trainer(base(dir) + "--dtype float8 -x 1 --fp8-bf16-layers head", &out) == 1 && out.find("the head is not in FP8") != std::string::npos, "%s", out.c_str());

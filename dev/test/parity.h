@@ -239,6 +239,9 @@ template <class floatX, class F>
 static void subject_for_logits(Subject<floatX>* s, F fn) {
     GPT<floatX>* g = &s->gpt;
     const int N = g->B * g->T, C = g->config.channels, Vp = g->config.padded_vocab_size;
+    const size_t at = gpt_last_statistics(g, N);
+    floatX* last = gpt_last_residual(g, N);  // backward used lnf for other tensors
+    layernorm_forward(g->acts.lnf, g->acts.ln_mean + at, g->acts.ln_rstd + at, last, last, (floatX*)NULL, g->param[P_lnfw], g->param[P_lnfb], N, C, g->model.channels, (unsigned*)NULL, g->dev->stream);
     for (int row = 0; row < N; row += g->head_rows) {
         const int rows = min(g->head_rows, N - row);
         const Operand x = gpt_head_operand(g, FP8_ROLE_EVAL_X, g->acts.lnf + (size_t)row * C, g->acts.head_x, g->acts.head_xs, rows, C, rows);
