@@ -126,6 +126,26 @@ within() {
     else flunk "$1: $2 and $3 differ by more than $4"; fi
 }
 
+# same NAME A B: two trainings have the same losses and norms, to the last digit printed
+same() { if cmp -s "$out/$2.loss" "$out/$3.loss"; then pass "$1"; else flunk "$1: $2 and $3 differ"; fi; }
+
+# Every recipe that this GPU has, fused and not; what else may replace BF16
+run_recipes() {
+    local recipe recipes=(delayed)
+    case $gpu in
+        9.0) recipes+=(row block) ;;
+        1[0-9].*) recipes+=(mx) ;;
+    esac
+    for recipe in "${recipes[@]}"; do
+        train "recipe-$recipe" ./train_gpt_fp8 30 --dtype float8 --fp8-recipe "$recipe" || continue
+        within "recipe $recipe, last loss against current" "$(loss "recipe-$recipe" 30)" "$(loss train-float8 30)" 0.1
+        train "recipe-$recipe-apart" ./train_gpt_fp8 30 --dtype float8 --fp8-recipe "$recipe" --no-fp8-fusion && same "recipe $recipe, codes written by their producers" "recipe-$recipe" "recipe-$recipe-apart"
+    done
+    train whole-layer ./train_gpt_fp8 30 --dtype float8 --recompute 3 && same "a layer computed again in backward" train-float8 whole-layer
+    train everything ./train_gpt_fp8 30 --dtype float8 --preset finetune-fp8 &&
+        within "preset finetune-fp8, last loss against current" "$(loss everything 30)" "$(loss train-float8 30)" 0.1
+}
+
 run_trainings() {
     local dtype first last
     step make-data 60 build/gpu/bench --make-data "$out/data" || return
@@ -141,7 +161,11 @@ run_trainings() {
             within "train-$dtype, first loss on the GPU and the CPU device" "$first" "$(loss "train-$dtype-cpu" 1)" 0.01 &&
             within "train-$dtype, last loss on the GPU and the CPU device" "$last" "$(loss "train-$dtype-cpu" 30)" 0.1
     done
+    # the default on a GPU is flash attention; the library's products must train alike
+    train bfloat16-gemm ./train_gpt_fp8 30 --dtype bfloat16 --attention gemm &&
+        within "bfloat16, last loss with flash attention and with products of the library" "$(loss train-bfloat16 30)" "$(loss bfloat16-gemm 30)" 0.1
     [ "${gpu/./}" -ge 89 ] || return
+    run_recipes
     train repeat ./train_gpt_fp8 30 --dtype float8 && step repeat-same 10 cmp "$out/train-float8.loss" "$out/repeat.loss"
     rm -rf "$out/run"
     train half ./train_gpt_fp8 15 --dtype float8 --output-dir "$out/run" --checkpoint-every 15 &&
