@@ -159,7 +159,7 @@ static void test_attention_of_packed_tensors(void) {
             ref_attention(&y, &exact, widen(qkv), widen(dy), T, C, NH);
             bf16 *d_qkv = lab_put<bf16>(&lab, qkv), *d_dy = lab_put<bf16>(&lab, dy), *d_y = lab_alloc<bf16>(&lab, dy.size()), *d_dqkv = lab_alloc<bf16>(&lab, qkv.size());
             float* lse = lab_alloc<float>(&lab, (size_t)T * NH);
-            char* scratch = lab_alloc<char>(&lab, attention_scratch_bytes(1, T, NH));
+            char* scratch = lab_alloc<char>(&lab, attention_scratch_bytes(false, 1, T, NH));
             uint8_t *codes = lab_alloc<uint8_t>(&lab, qkv.size()), *exponents = lab_alloc<uint8_t>(&lab, fp8_pack_exponents(T, 3 * C));
             double cosine[3];
             auto backward = [&](int which) {

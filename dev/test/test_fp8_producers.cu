@@ -238,7 +238,7 @@ static void test_fuses(void) {
         l->s.noise_on = true;
         CHECK(!fp8_fuses(&l->s, x, false), "%s: while measuring", r.name);
         l->s.noise_on = false;
-        l->s.settings.x = FP8_E5M2;
+        l->s.format[x] = FP8_E5M2;
         CHECK(!fp8_fuses(&l->s, x, false), "%s: inputs in E5M2", r.name);
         scaling_lab_free(l);
     }
