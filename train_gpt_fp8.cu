@@ -1057,13 +1057,12 @@ static Operand gpt_saved_y(GPT<floatX>* g, int l, const LayerBuffers<floatX>& b,
         (void)slot; (void)q; (void)fuses;
     });
 }
-// amax of a tensor that a library wrote, n elements, if a slot needs that.
+// Where attention records the amax of what it writes, n elements; NULL if nobody needs it. A library's product is read once more for that.
 template <class floatX>
-static void gpt_record_amax(GPT<floatX>* g, Fp8Role role, int l, int i, floatX* x, size_t n) {
+static unsigned* gpt_attention_amax(GPT<floatX>* g, Fp8Role role, int l, int i, size_t n) {
     unsigned* amax = gpt_amax(g, role, l, i);
-    if (!amax) { return; }
-    fp8_count_traffic(&g->scaling, fp8_slot(&g->scaling, role, l, i), n, 1);
-    amax_reduce(amax, x, n, g->dev->stream);
+    if (amax && !gpt_flash(g)) { fp8_count_traffic(&g->scaling, fp8_slot(&g->scaling, role, l, i), n, 1); }
+    return amax;
 }
 template <class floatX> static float gpt_attention_scale(const GPT<floatX>* g) { return attention_scale(g->model.channels / g->model.num_heads); }
 // qkv's output gradient: the gradient of attention's input, from dy, that of its output; left in dqkv, if anyone reads it there.
@@ -1080,8 +1079,7 @@ static Operand gpt_attention_dy(GPT<floatX>* g, int l, floatX* dqkv, floatX* dy,
             return gpt_fp8_operand(g, slot, q, N, 3 * C);
         }
     }
-    attention_backward(dev, dqkv, dy, b.qkv, b.y, b.lse, a->logits, B, T, C, NH, gpt_attention_scale(g));
-    gpt_record_amax(g, FP8_ROLE_DY, l, LINEAR_QKV, dqkv, (size_t)N * 3 * C);
+    attention_backward(dev, dqkv, dy, b.qkv, b.y, b.lse, a->logits, B, T, C, NH, gpt_attention_scale(g), gpt_attention_amax(g, FP8_ROLE_DY, l, LINEAR_QKV, (size_t)N * 3 * C));
     return gpt_operand_dy(g, l, LINEAR_QKV, dqkv, N);
 }
 // attproj's input in forward: y = attention over (B,T) of b.qkv; past > 0: of one token, whose q, k and v lie in acts.dwide.
@@ -1101,10 +1099,11 @@ static Operand gpt_attention_x(GPT<floatX>* g, Fp8Role role, int l, const LayerB
     if (past) {
         cudaCheck(cudaMemcpyAsync(b.qkv + 3 * C * (size_t)past, g->acts.dwide, 3 * C * sizeof(floatX), cudaMemcpyDeviceToDevice, dev->stream));
         attention_decode(b.y, b.qkv, past, C, NH, gpt_attention_scale(g), dev->stream);
+        if (unsigned* amax = gpt_amax(g, role, l, LINEAR_ATTPROJ)) { amax_reduce(amax, b.y, (size_t)C, dev->stream); }
     } else {
-        attention_forward(dev, b.y, b.lse, b.qkv, g->acts.logits, B, T, C, NH, gpt_attention_scale(g));
+        unsigned* amax = again ? NULL : gpt_attention_amax(g, role, l, LINEAR_ATTPROJ, (size_t)B * T * C);
+        attention_forward(dev, b.y, b.lse, b.qkv, g->acts.logits, B, T, C, NH, gpt_attention_scale(g), amax);
     }
-    if (!again) { gpt_record_amax(g, role, l, LINEAR_ATTPROJ, b.y, (size_t)B * T * C); }
     return gpt_operand_x(g, role, l, LINEAR_ATTPROJ, b.y, kept, b.y_s, M, C, again);
 }
 template <class floatX>

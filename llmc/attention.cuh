@@ -136,10 +136,12 @@ static inline GemmShape attention_apply_shape(DType x, int group, int seq_len, i
     return s;
 }
 
+// amax (bits) = max with that of y; NULL: not taken. Flash takes it on the way, a library's product is read once more.
 template <class T>
-static inline void attention_forward(Device* dev, T* y, float* lse, const T* qkv, void* scratch, int B, int seq_len, int C, int NH, float scale) {
+static inline void attention_forward(Device* dev, T* y, float* lse, const T* qkv, void* scratch, int B, int seq_len, int C, int NH, float scale,
+                                     unsigned* amax = NULL) {
     if constexpr (sizeof(T) == 2) {
-        if (attention_is_flash(dev, DTYPE_BF16, C / NH)) { flash_forward(y, lse, qkv, B, seq_len, C, NH, scale, dev->stream); return; }
+        if (attention_is_flash(dev, DTYPE_BF16, C / NH)) { flash_forward(y, lse, qkv, B, seq_len, C, NH, scale, amax, dev->stream); return; }
     }
     const int hs = C / NH, pitch = attention_pitch(seq_len), group = attention_group(NH, seq_len);
     float* scores = (float*)scratch;
@@ -156,11 +158,13 @@ static inline void attention_forward(Device* dev, T* y, float* lse, const T* qkv
             gemm(dev, "gemm attention", &s, y + (size_t)b * seq_len * C + (size_t)h * hs, p, q + 2 * C, NULL, NULL, NULL);
         }
     }
+    if (amax) { amax_reduce(amax, y, (size_t)B * seq_len * C, dev->stream); }
 }
 
-// dqkv (B,T,3C) = gradient of qkv; y and lse as forward left them.
+// dqkv (B,T,3C) = gradient of qkv; y and lse as forward left them. amax: of dqkv.
 template <class T>
-static inline void attention_backward(Device* dev, T* dqkv, const T* dy, const T* qkv, const T* y, const float* lse, void* scratch, int B, int seq_len, int C, int NH, float scale) {
+static inline void attention_backward(Device* dev, T* dqkv, const T* dy, const T* qkv, const T* y, const float* lse, void* scratch, int B, int seq_len, int C, int NH, float scale,
+                                     unsigned* amax = NULL) {
     const int hs = C / NH, pitch = attention_pitch(seq_len), group = attention_group(NH, seq_len);
     const bool flash = attention_is_flash(dev, dtype_of<T>(), hs);
     const size_t matrix = flash ? 0 : (size_t)group * seq_len * pitch;
@@ -169,7 +173,7 @@ static inline void attention_backward(Device* dev, T* dqkv, const T* dy, const T
     T* ds = sizeof(T) == 4 ? (T*)dp : p + matrix;
     attention_delta(delta, dy, y, B, seq_len, C, NH, dev->stream);
     if constexpr (sizeof(T) == 2) {
-        if (flash) { flash_backward(dqkv, dy, qkv, lse, delta, B, seq_len, C, NH, scale, dev->stream); return; }
+        if (flash) { flash_backward(dqkv, dy, qkv, lse, delta, B, seq_len, C, NH, scale, amax, dev->stream); return; }
     }
     for (int b = 0; b < B; b++) {
         for (int h = 0; h < NH; h += group) {
@@ -190,6 +194,7 @@ static inline void attention_backward(Device* dev, T* dqkv, const T* dy, const T
             gemm(dev, "gemm attention", &s, dqkv + in + C, ds, q, NULL, NULL, NULL);
         }
     }
+    if (amax) { amax_reduce(amax, dqkv, (size_t)B * seq_len * 3 * C, dev->stream); }
 }
 
 // One head a block (x), up to 256 of its columns (y). A thread takes whole keys, since hs / 8 need not divide a warp: dot products without a shuffle.

@@ -15,6 +15,7 @@
 #ifndef LLMC_FLASH_ATTENTION_CUH
 #define LLMC_FLASH_ATTENTION_CUH
 
+#include "llmc/amax.cuh"
 #include "llmc/ptx.cuh"
 
 #define FLASH_MAX_HEAD 128
@@ -53,13 +54,19 @@ static __device__ __forceinline__ void flash_copy(bf16* tile, int pitch, const b
 }
 // What was left in a tile of `rows` rows -> global, 16 bytes a thread.
 template <int HS, int ROWS, int THREADS>
-static __device__ __forceinline__ void flash_store(bf16* x, size_t stride, const bf16* tile, int pitch, int first, int seq_len, int hs) {
+static __device__ __forceinline__ void flash_store(bf16* x, size_t stride, const bf16* tile, int pitch, int first, int seq_len, int hs, unsigned* amax) {
+    unsigned most = 0;
     for (int i = threadIdx.x; i < ROWS * (HS / 8); i += THREADS) {
         const int row = i / (HS / 8), column = i % (HS / 8) * 8;
         if (first + row < seq_len && column < hs) {
-            *reinterpret_cast<uint4*>(x + (first + row) * stride + column) = *reinterpret_cast<const uint4*>(tile + flash_rows(row, pitch) + column);
+            const uint4 eight = *reinterpret_cast<const uint4*>(tile + flash_rows(row, pitch) + column);
+            const unsigned w[4] = {eight.x, eight.y, eight.z, eight.w};
+            *reinterpret_cast<uint4*>(x + (first + row) * stride + column) = eight;
+            #pragma unroll
+            for (int j = 0; j < 4; j++) { most = max(most, max(w[j] << 16 & 0x7fffffffu, w[j] & 0x7fff0000u)); }
         }
     }
+    amax_record(amax, most);
 }
 // The fragment of a 16 x 16 tile: as left operand (rows x k); as right operand, from memory that holds it as columns x k, as k x columns.
 static __device__ __forceinline__ void flash_load_a(unsigned (&a)[4], const bf16* tile, int pitch) {
@@ -241,14 +248,15 @@ static __device__ __forceinline__ void flash_forward_head(bf16* q, bf16* kv, flo
 
 // grid (B * NH, tiles of queries): those with the most keys first
 template <int HS>
-static __global__ void __launch_bounds__(flash_forward_threads<HS>) flash_forward_kernel1(bf16* y, float* lse, const bf16* qkv, float scale, int seq_len, int C, int NH, int hs) {
+static __global__ void __launch_bounds__(flash_forward_threads<HS>) flash_forward_kernel1(bf16* y, float* lse, const bf16* qkv, float scale, int seq_len, int C, int NH, int hs,
+                                                                                                         unsigned* amax) {
     SHARED_DYN(bf16, shared);
     const int b = blockIdx.x / NH, h = blockIdx.x % NH, row0 = (gridDim.y - 1 - blockIdx.y) * FLASH_ROWS;
     const size_t token = (size_t)b * seq_len;
     flash_forward_head<HS, flash_pitch<HS>>(shared, shared + flash_rows(FLASH_ROWS, flash_pitch<HS>), lse + (size_t)blockIdx.x * seq_len, qkv + token * 3 * C + h * hs, scale,
                                             row0, seq_len, C, hs);
     __syncthreads();
-    flash_store<HS, FLASH_ROWS, flash_forward_threads<HS>>(y + token * C + h * hs, C, shared, flash_pitch<HS>, row0, seq_len, hs);
+    flash_store<HS, FLASH_ROWS, flash_forward_threads<HS>>(y + token * C + h * hs, C, shared, flash_pitch<HS>, row0, seq_len, hs, amax);
 }
 
 // ----------------------------------------------------------------------------
@@ -387,7 +395,7 @@ static __device__ __forceinline__ void flash_backward_head(bf16* own_x, bf16* ow
 // grid (B * NH, tiles of rows): those with much work first
 template <int HS, bool KEYS>
 static __global__ void __launch_bounds__(FLASH_BACKWARD_THREADS)
-flash_backward_kernel1(bf16* dqkv, const bf16* dy, const bf16* qkv, const float* lse, const float* delta, float scale, int seq_len, int C, int NH, int hs) {
+flash_backward_kernel1(bf16* dqkv, const bf16* dy, const bf16* qkv, const float* lse, const float* delta, float scale, int seq_len, int C, int NH, int hs, unsigned* amax) {
     constexpr int ROWS = flash_backward_rows<HS, KEYS>, THREADS = FLASH_BACKWARD_THREADS, P = flash_pitch<HS>;
     SHARED_DYN(bf16, shared);
     bf16 *own_x = shared, *own_y = own_x + flash_rows(ROWS, P), *stream = own_y + flash_rows(ROWS, P);
@@ -395,8 +403,8 @@ flash_backward_kernel1(bf16* dqkv, const bf16* dy, const bf16* qkv, const float*
     const size_t token = (size_t)b * seq_len, in = token * 3 * C + h * hs, line = (size_t)blockIdx.x * seq_len;
     flash_backward_head<HS, KEYS, THREADS, P, P>(own_x, own_y, stream, qkv + in, dy + token * C + h * hs, lse + line, delta + line, scale, row0, seq_len, C, hs);
     __syncthreads();
-    flash_store<HS, ROWS, THREADS>(dqkv + in + (KEYS ? C : 0), (size_t)3 * C, own_x, P, row0, seq_len, hs);
-    if (KEYS) { flash_store<HS, ROWS, THREADS>(dqkv + in + 2 * C, (size_t)3 * C, own_y, P, row0, seq_len, hs); }
+    flash_store<HS, ROWS, THREADS>(dqkv + in + (KEYS ? C : 0), (size_t)3 * C, own_x, P, row0, seq_len, hs, amax);
+    if (KEYS) { flash_store<HS, ROWS, THREADS>(dqkv + in + 2 * C, (size_t)3 * C, own_y, P, row0, seq_len, hs, amax); }
 }
 
 // ----------------------------------------------------------------------------
@@ -409,17 +417,17 @@ static inline void flash_launch(dim3 grid, int threads, size_t bytes, cudaStream
     launch<kernel>(grid, dim3(threads), bytes, stream, args...);
 }
 template <int HS>
-static inline void flash_forward_launch(bf16* y, float* lse, const bf16* qkv, int B, int seq_len, int C, int NH, float scale, cudaStream_t stream) {
+static inline void flash_forward_launch(bf16* y, float* lse, const bf16* qkv, int B, int seq_len, int C, int NH, float scale, unsigned* amax, cudaStream_t stream) {
     const int hs = C / NH;
     flash_launch<flash_forward_kernel1<HS>>(dim3(B * NH, CEIL_DIV(seq_len, FLASH_ROWS)), flash_forward_threads<HS>, flash_forward_bytes<HS>, stream,
-                                            y, lse, qkv, scale, seq_len, C, NH, hs);
+                                            y, lse, qkv, scale, seq_len, C, NH, hs, amax);
 }
 template <int HS, bool KEYS>
 static inline void flash_backward_launch(bf16* dqkv, const bf16* dy, const bf16* qkv, const float* lse, const float* delta, int B, int seq_len, int C, int NH, float scale,
-                                         cudaStream_t stream) {
+                                         unsigned* amax, cudaStream_t stream) {
     const int hs = C / NH;
     flash_launch<flash_backward_kernel1<HS, KEYS>>(dim3(B * NH, CEIL_DIV(seq_len, (flash_backward_rows<HS, KEYS>))), FLASH_BACKWARD_THREADS, (flash_backward_bytes<HS, KEYS>), stream,
-                                                   dqkv, dy, qkv, lse, delta, scale, seq_len, C, NH, hs);
+                                                   dqkv, dy, qkv, lse, delta, scale, seq_len, C, NH, hs, amax);
 }
 // f(HS) for the smallest HS that holds a head.
 template <class F> static inline void flash_for_head(int hs, F f) {
@@ -430,14 +438,16 @@ template <class F> static inline void flash_for_head(int hs, F f) {
     else { f(std::integral_constant<int, 128>()); }
 }
 
-static inline void flash_forward(bf16* y, float* lse, const bf16* qkv, int B, int seq_len, int C, int NH, float scale, cudaStream_t stream) {
-    flash_for_head(C / NH, [&](auto head) { flash_forward_launch<decltype(head)::value>(y, lse, qkv, B, seq_len, C, NH, scale, stream); });
+// amax (bits; NULL: not taken) = max with that of y.
+static inline void flash_forward(bf16* y, float* lse, const bf16* qkv, int B, int seq_len, int C, int NH, float scale, unsigned* amax, cudaStream_t stream) {
+    flash_for_head(C / NH, [&](auto head) { flash_forward_launch<decltype(head)::value>(y, lse, qkv, B, seq_len, C, NH, scale, amax, stream); });
 }
 // dqkv = gradient of qkv; delta (B,NH,T) = rowsum(dy * y), y and lse as forward left them.
-static inline void flash_backward(bf16* dqkv, const bf16* dy, const bf16* qkv, const float* lse, const float* delta, int B, int seq_len, int C, int NH, float scale, cudaStream_t stream) {
+static inline void flash_backward(bf16* dqkv, const bf16* dy, const bf16* qkv, const float* lse, const float* delta, int B, int seq_len, int C, int NH, float scale, unsigned* amax,
+                                  cudaStream_t stream) {
     flash_for_head(C / NH, [&](auto head) {
-        flash_backward_launch<decltype(head)::value, true>(dqkv, dy, qkv, lse, delta, B, seq_len, C, NH, scale, stream);
-        flash_backward_launch<decltype(head)::value, false>(dqkv, dy, qkv, lse, delta, B, seq_len, C, NH, scale, stream);
+        flash_backward_launch<decltype(head)::value, true>(dqkv, dy, qkv, lse, delta, B, seq_len, C, NH, scale, amax, stream);
+        flash_backward_launch<decltype(head)::value, false>(dqkv, dy, qkv, lse, delta, B, seq_len, C, NH, scale, amax, stream);
     });
 }
 

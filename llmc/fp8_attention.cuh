@@ -87,7 +87,8 @@ static __global__ void __launch_bounds__(flash_forward_threads<HS>) fp8_flash_fo
         }
     }
     __syncthreads();
-    flash_store<FP8_PATCH, FP8_PATCH, flash_forward_threads<HS>>(y + token * C + patch_col * FP8_PATCH, C, patch, FP8_ATTENTION_PITCH, tile * FP8_PATCH, seq_len, C - patch_col * FP8_PATCH);
+    flash_store<FP8_PATCH, FP8_PATCH, flash_forward_threads<HS>>(y + token * C + patch_col * FP8_PATCH, C, patch, FP8_ATTENTION_PITCH, tile * FP8_PATCH, seq_len, C - patch_col * FP8_PATCH,
+                                                                 (unsigned*)NULL);
     fp8_sink_patch<BY, FP8_E4M3>(patch, NULL, p, (int)(token / FP8_PATCH) + tile, patch_col);
 }
 template <Fp8Granularity BY, int HS>

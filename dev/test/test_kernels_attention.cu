@@ -123,10 +123,14 @@ static Result run_attention(Lab* lab, const Floats& qkv, const Floats& dy, const
     T *d_qkv = lab_put<T>(lab, qkv), *y = lab_alloc<T>(lab, N * C), *dqkv = lab_alloc<T>(lab, N * 3 * C);
     float* lse = lab_alloc<float>(lab, N * c.NH);
     unsigned char *scratch = lab_alloc<unsigned char>(lab, scratch_bytes), *scratch2 = lab_alloc<unsigned char>(lab, scratch_bytes);
-    attention_forward(&lab->dev, y, lse, d_qkv, scratch, c.B, c.T, C, c.NH, attention_scale(c.hs));
-    attention_backward(&lab->dev, dqkv, lab_put<T>(lab, dy), d_qkv, y, lse, scratch2, c.B, c.T, C, c.NH, attention_scale(c.hs));
+    unsigned* amax = lab_zeros<unsigned>(lab, 2);
+    attention_forward(&lab->dev, y, lse, d_qkv, scratch, c.B, c.T, C, c.NH, attention_scale(c.hs), amax);
+    attention_backward(&lab->dev, dqkv, lab_put<T>(lab, dy), d_qkv, y, lse, scratch2, c.B, c.T, C, c.NH, attention_scale(c.hs), amax + 1);
     CHECK_SAME(lab_get(lab, d_qkv, qkv.size()), qkv, "attention changed its input");
-    return {lab_get(lab, y, N * C), lab_get(lab, lse, N * c.NH), lab_get(lab, dqkv, N * 3 * C)};
+    Result r = {lab_get(lab, y, N * C), lab_get(lab, lse, N * c.NH), lab_get(lab, dqkv, N * 3 * C)};
+    const std::vector<unsigned> taken = lab_download(lab, amax, 2);
+    CHECK(taken[0] == max_bits(r.y) && taken[1] == max_bits(r.dqkv), "amaxes %08x, %08x of y and dqkv, not %08x, %08x", taken[0], taken[1], max_bits(r.y), max_bits(r.dqkv));
+    return r;
 }
 
 // Errors are pooled over all shapes of one kind of input: in a single shape they hang on the roundings of its few largest scores.
