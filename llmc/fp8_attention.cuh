@@ -42,6 +42,40 @@ struct Fp8PatchHeld {
     __device__ __forceinline__ void get(int r, float x[FP8_TILE]) const { fp8_load_row(x, tile + r * FP8_ATTENTION_PITCH); }
 };
 
+// One scale a tensor: codes of t are made from the patch once more, or 64 registers of them would live beside what the kernel has already.
+template <Fp8Format F, bool COUNT> struct Sink<FP8_BY_TENSOR, F, COUNT, Fp8PatchHeld> : Fp8SinkTile<F, COUNT> {
+    float scale;
+    Fp8PatchHeld held;
+
+    __device__ __forceinline__ uint4 codes_of(const float x[FP8_TILE]) {
+        float y[FP8_TILE];
+        #pragma unroll
+        for (int i = 0; i < FP8_TILE; i++) { y[i] = x[i] * scale; }
+        return fp8_convert16<F>(y);
+    }
+    __device__ __forceinline__ void begin(const Fp8SinkParams& params, int patch_row, int patch_col) {
+        this->begin_tile(params, patch_row, patch_col);
+        scale = *params.scale;  // known before: fp8_fuses
+    }
+    __device__ __forceinline__ void put_row(int r, const float x[FP8_TILE]) {
+        this->take_tile_amax(x);
+        if (this->p.out.k) { this->store_k(r, codes_of(x)); }
+    }
+    __device__ __forceinline__ void finish() {
+        if (this->inside && this->p.out.t) {
+            uint4 q[FP8_TILE];
+            #pragma unroll
+            for (int r = 0; r < FP8_TILE; r++) {
+                float x[FP8_TILE];
+                held.get(r, x);
+                q[r] = codes_of(x);
+            }
+            this->store_t(q);
+        }
+        this->record(this->tile_amax());
+    }
+};
+
 // A patch in shared memory -> the Sink, and with bias_partial the sums of 16 rows. All threads of the block; the patch must be whole.
 template <Fp8Granularity BY, Fp8Format F>
 static __device__ __forceinline__ void fp8_sink_patch(const bf16* patch, float* bias_partial, const Fp8SinkParams& p, int patch_row, int patch_col) {
@@ -50,10 +84,10 @@ static __device__ __forceinline__ void fp8_sink_patch(const bf16* patch, float* 
     if (sink.inside) {
         const bf16* tile = patch + flash_rows(threadIdx.x % 8 * FP8_TILE, FP8_ATTENTION_PITCH) + threadIdx.x / 8 * FP8_TILE;
         float sum[FP8_TILE];
-        if constexpr (BY != FP8_BY_TENSOR) { sink.held.tile = tile; }
+        sink.held.tile = tile;
         #pragma unroll
         for (int i = 0; i < FP8_TILE; i++) { sum[i] = 0.0f; }
-        #pragma unroll fp8_sink_unroll<BY>
+        #pragma unroll 4
         for (int r = 0; r < FP8_TILE; r++) {
             float v[FP8_TILE];
             fp8_load_row(v, tile + r * FP8_ATTENTION_PITCH);

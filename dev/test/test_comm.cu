@@ -154,14 +154,14 @@ static void test_comm_all_reduce(void) {
 // What went wrong after a collective was enqueued is told to who asks. Here: the other rank has ended.
 static void test_comm_is_well_until_a_collective_fails(void) {
     Comm alone;
-    char text[64] = "";
+    char text[128] = "";
     Device dev;
     device_init(&dev, 0);
     comm_init(&alone, &dev, 0, 1, NULL, false);
     CHECK(comm_is_well(&alone, text, sizeof(text)), "one rank: %s", text);
     device_free(&dev);
     CHECK(on_ranks(2, false, [](Comm* comm) {
-        char text[96] = "";
+        char text[128] = "";
         float* x;
         cudaCheck(cudaMalloc((void**)&x, 256 * sizeof(float)));
         cudaCheck(cudaMemset(x, 0, 256 * sizeof(float)));
