@@ -56,7 +56,7 @@ asan_tests() {
 }
 checks() { for c in dev/check_*.py; do [ -f "$c" ] && suite "$(basename "$c" .py)" python3 "$c"; done; }
 gpu_compile() {
-    if [ -n "${NVCC-$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)}" ]; then suite "gpu-compile" bash -c "counted make -k -s -j$(nproc) gpu-compile"
+    if [ -n "${NVCC-$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null)}" ]; then limit=3600 suite "gpu-compile" bash -c "counted make -k -s -j$(nproc) gpu-compile"
     else suite "gpu-compile" echo "$(printf 'skip gpu-compile: no nvcc here\n0 passed, 0 failed, 1 skipped')"; fi
 }
 
