@@ -30,7 +30,7 @@ template <int HS> static constexpr int flash_pitch = HS + 8;
 static __device__ __host__ constexpr int flash_rows(int rows, int pitch) { return rows * pitch + rows / 16 * 8; }
 // Tiles of 16 rows that a warp owns. Two share what is loaded of the other side, if the registers allow it (ptxas for 8.0 and 9.0: up to 255, no spills).
 template <int HS> static constexpr int flash_forward_tiles = HS <= 64 ? 2 : 1;
-template <int HS, bool KEYS> static constexpr int flash_backward_tiles = HS <= (KEYS ? 64 : 80) ? 2 : 1;
+template <int HS, bool KEYS> static constexpr int flash_backward_tiles = !KEYS && HS <= 80 ? 2 : 1;  // two of 64 columns with dK and dV spill on 8.x
 template <int HS> static constexpr int flash_forward_threads = FLASH_ROWS / (16 * flash_forward_tiles<HS>) * WARP_SIZE;
 #define FLASH_BACKWARD_THREADS 128
 template <int HS, bool KEYS> static constexpr int flash_backward_rows = FLASH_BACKWARD_THREADS / WARP_SIZE * 16 * flash_backward_tiles<HS, KEYS>;
