@@ -30,7 +30,7 @@ RANK_LIBS := $(if $(HAVE_MPI),$(filter-out -lmpi_cxx,$(filter -L% -l%,$(shell mp
 LIBS      := $(if $(HAVE_ONEDNN),-ldnnl) $(RANK_LIBS) -ldl
 GPU_LIBS  := -lcublasLt $(if $(HAVE_NCCL),-lnccl) $(RANK_LIBS) -ldl
 
-# -ffp-contract=off: a*b+c is rounded twice unless fmaf is written, so that results do not depend on the compiler's mood. -fno-math-errno and
+# -ffp-contract=off, -fmad=false: a*b+c is rounded twice unless fmaf is written, so that results do not depend on the compiler's mood. -fno-math-errno and
 # -fno-trapping-math let loops vectorize and change no value. -fno-strict-aliasing: 16-byte packs are read over arrays of elements, as on a GPU.
 DEPS   = -MMD -MP -MT $@ -MF build/deps/$(subst /,_,$@).d
 WARN  := -Wall -Wextra -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror)
@@ -38,8 +38,8 @@ HOST  := $(CXX) -x c++ -std=c++17 -march=$(CPU_ARCH) -ffp-contract=off -fno-math
 CPU   := $(HOST) -O3 $(RANKS) $(if $(HAVE_ONEDNN),-DGPT_WITH_ONEDNN)
 ASAN  := $(HOST) -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
 NVCC_WARN := -Xptxas -warn-spills -Xcompiler -fopenmp,-Wall,-Wextra,-Wno-unknown-pragmas
-GPU    = $(NEED_NVCC)$(NVCC) -O3 -std=c++17 -lineinfo $(NVCC_WARN) -I. $(if $(HAVE_NCCL),-DGPT_WITH_NCCL) $(RANKS) $(call gencode,$(ARCH))
-FATBIN = $(NEED_NVCC)$(NVCC) -O3 -std=c++17 -lineinfo $(NVCC_WARN) -I. $(if $(HAVE_NCCL),-DGPT_WITH_NCCL) $(RANKS) $(call gencode,$(KNOWN_ALL)) -Werror all-warnings
+GPU    = $(NEED_NVCC)$(NVCC) -O3 -fmad=false -std=c++17 -lineinfo $(NVCC_WARN) -I. $(if $(HAVE_NCCL),-DGPT_WITH_NCCL) $(RANKS) $(call gencode,$(ARCH))
+FATBIN = $(NEED_NVCC)$(NVCC) -O3 -fmad=false -std=c++17 -lineinfo $(NVCC_WARN) -I. $(if $(HAVE_NCCL),-DGPT_WITH_NCCL) $(RANKS) $(call gencode,$(KNOWN_ALL)) -Werror all-warnings
 NEED_NVCC = $(if $(NVCC),,$(error no nvcc found: install the CUDA toolkit (12.2 or newer), or say where it is (NVCC=/path/to/nvcc), or build for the CPU (make cpu)))
 
 vpath %.cu dev/test dev

@@ -916,6 +916,22 @@ static void test_trainer_resume_equals_uninterrupted_packed(void) { NEEDS_FP8();
 static void test_trainer_resume_equals_uninterrupted_whole(void) { NEEDS_FP8(); check_resume("float8", "-r 3 -s 3"); }
 static void test_trainer_resume_equals_uninterrupted_masters(void) { NEEDS_FP8(); check_resume("float8", "-w 1 -r 2 -sl 5 -sg 5"); }
 
+// A checkpoint of every recipe goes on with every other one: scales that lie with the codes do not inherit those of tensors, and the state's invariants hold.
+static void test_trainer_resume_with_another_recipe(void) {
+    NEEDS_FP8();
+    std::string dir, out;
+    make_data(&dir);
+    for (const Fp8Recipe* from : runnable_recipes()) {
+        const std::string folder = dir + "/" + from->name;
+        CHECK(trainer(base(dir) + "--dtype float8 -x 3 -n 3 --fp8-recipe " + from->name + " -o " + folder, &out) == 0, "%s", out.c_str());
+        for (const Fp8Recipe* to : runnable_recipes()) {
+            CHECK(trainer(base(dir) + "--dtype float8 -y 1 -x 5 --fp8-stats-every 1 --fp8-recipe " + to->name + " -o " + folder, &out) == 0 &&
+                  out.find("step    5/5") != std::string::npos, "%s to %s: %s", from->name, to->name, out.c_str());
+        }
+    }
+    remove_folder(dir);
+}
+
 // A model with padding, saved and resumed to the bit; its file has the size of llm.c's format, and the text it makes is that of the run that wrote it.
 static void test_trainer_padded_checkpoints(void) {
     std::string dir, out, again;
@@ -1250,6 +1266,7 @@ int main(int argc, char** argv) {
         {"trainer_resume_equals_uninterrupted_packed", test_trainer_resume_equals_uninterrupted_packed, QUICK},
         {"trainer_resume_equals_uninterrupted_whole", test_trainer_resume_equals_uninterrupted_whole, SLOW},
         {"trainer_resume_equals_uninterrupted_masters", test_trainer_resume_equals_uninterrupted_masters, SLOW},
+        {"trainer_resume_with_another_recipe", test_trainer_resume_with_another_recipe, SLOW},
         {"trainer_padded_checkpoints", test_trainer_padded_checkpoints, SLOW},
         {"trainer_micro_steps_see_the_same_tokens", test_trainer_micro_steps_see_the_same_tokens, QUICK},
         {"gpt_memory_of_d48", test_gpt_memory_of_d48, QUICK},

@@ -24,6 +24,7 @@
 #define OMPI_SKIP_MPICXX 1
 #include <mpi.h>
 #endif
+#include <algorithm>
 #include <string>
 #include <thread>
 #include <vector>
@@ -2426,7 +2427,9 @@ static void run_load_state(Run* run, GPT<floatX>* g) {
         const std::vector<unsigned> amax = read("fp8/amax", FILE_U32, NUM_FP8_ROLES, 0u), amax_step = read("fp8/amax_step", FILE_U32, NUM_FP8_ROLES, 0u);
         const std::vector<unsigned> history = read("fp8/history", FILE_U32, FP8_ROLE_EVAL_X, FP8_EMPTY), until = read("fp8/guard", FILE_U32, 1, 0u);
         const std::vector<float> scale = read("fp8/scale", FILE_F32, NUM_FP8_ROLES, 1.0f);
-        if (!until.empty()) {
+        const bool moved = std::count(until.begin(), until.end(), 0u) < (int64_t)until.size();
+        if (moved && !run->opt.fp8_guard_every) { printf("resume: the guard is off: the linear layers that it had moved to BF16 are in FP8 again\n"); }
+        if (moved && run->opt.fp8_guard_every) {
             for (size_t k = 0; k < until.size(); k++) {  // weights are quantized after this
                 run->guard_until[k] = s->in_bf16[k] ? 0 : (int)until[k];
                 s->in_bf16[k] |= until[k] != 0;
@@ -2546,7 +2549,9 @@ static bool run_evaluate(Run* run, GPT<floatX>* g) {
     total = (int)sums[1];
     const float accuracy = (float)correct / total;
     printf("HellaSwag: %d/%d = %f\n", correct, total, accuracy);
+    run_note_disk(run, "writing the logs");
     logger_log_eval(&run->logger, run->step, accuracy);
+    run_note(run, "HellaSwag", false);
     return true;
 }
 
@@ -2794,7 +2799,7 @@ static void run_calibrate(Run* run, GPT<floatX>* g) {
         for (int r = 1; r < run->ranks.size; r++) { fp8_measured_merge(&all[i], &others[r]); }
     }
     bool may[NUM_FP8_RECIPES], any = false;
-    for (int r = 0; r < NUM_FP8_RECIPES; r++) { any |= may[r] = fp8_recipe_runs(&fp8_recipes[r], g->dev->capability / 10, g->dev->capability % 10); }
+    for (int r = 0; r < NUM_FP8_RECIPES; r++) { any |= may[r] = fp8_recipe_runs(&fp8_recipes[r], g->dev->capability / 10, g->dev->capability % 10) && fp8_recipes[r].cuda <= CUDART_VERSION; }
     for (int r = 0; !any && r < NUM_FP8_RECIPES; r++) { may[r] = true; }  // a GPU without FP8 can still say what others should use
     const Fp8Advice advice = fp8_advise(all, L, C, may);
     char note[256];
@@ -2853,11 +2858,13 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
         gpt_update(g, o, lr, norm, run->step);
     }
     cudaCheck(cudaStreamSynchronize(g->dev->stream));
-    run_note(run, "after an update", false);
     const double ms = clock_ms() - begin;
     run->step++;
     goodput_add(&run->goodput, GOODPUT_TRAINING, ms * 1e-3);
+    run_note_disk(run, "writing the logs");
     goodput_tick(&run->goodput, run->step, unix_seconds());
+    logger_log_train(&run->logger, run->step - 1, loss, lr, norm);
+    run_note(run, "after an update", false);
     if (run->ranks.size > 1 && o->check_ranks_every && run->step % o->check_ranks_every == 0) { run_check_ranks(run, g); }
     float tokens_per_second = (float)(run->total_tokens / ms * 1e3);
     if (run->ms_count++ == 0) {  // it plans and warms up, and does not count in averages
@@ -2868,7 +2875,6 @@ static void run_train_step(Run* run, GPT<floatX>* g) {
         run->ema_tokens_per_second = 0.95f * run->ema_tokens_per_second + 0.05f * tokens_per_second;
         tokens_per_second = run->ema_tokens_per_second / (1.0f - powf(0.95f, (float)++run->ema_count));
     }
-    logger_log_train(&run->logger, run->step - 1, loss, lr, norm);
     if (run->step % o->log_every == 0 || run->step == run->num_steps) {
         const ModelHeader* c = &g->model;
         char mfu[32] = "n/a bf16 MFU";  // no peak is known: another GPU than mfu.h has, or the CPU device
@@ -3033,6 +3039,7 @@ static void run_apply_calibration(Run* run, GPT<floatX>* g, const Fp8Calibration
         e5m2 += k < g->scaling.layers * NUM_LINEARS && !g->scaling.in_bf16[k] && fp8_slot_format(&g->scaling, i) == FP8_E5M2;
     }
     printf("calibration %s: %d of %d linear layers stay in BF16; of the other tensors %d are E5M2, the rest E4M3\n", o->fp8_calibration, in_bf16, g->scaling.layers * NUM_LINEARS, e5m2);
+    if (g->fp8_head) { printf("note: a calibration says nothing of the head, which --fp8-head multiplies in FP8\n"); }
     if (c->recipe != g->scaling.recipe->name) {
         printf("note: the calibration recommends --fp8-recipe %s, and this run uses %s\n", c->recipe.c_str(), g->scaling.recipe->name);
     }
@@ -3159,6 +3166,7 @@ static void run_main(Run* run, bool fp8) {
     }
     const char* log_folder = run->ranks.rank == 0 ? o->output_dir : NULL;
     const int log_step = o->resume ? (run->resumed_step < 0 ? 0 : run->resumed_step) : -1;
+    run_note_disk(run, "opening the logs");
     fileCheck(logger_init(&run->logger, log_folder, log_step, &error), &error);
     if (fp8 && (o->fp8_log_every || o->fp8_stats_every)) { fp8_scaling_alloc_noise(&g->scaling, gpt_noise_blocks(g)); }
     if (fp8 && o->fp8_log_every && log_folder && log_folder[0]) {
@@ -3188,7 +3196,9 @@ static void run_main(Run* run, bool fp8) {
             skipped = !run_validate(run, g, &loss);
             if (!skipped) {
                 printf("val loss %f\n", loss);
+                run_note_disk(run, "writing the logs");
                 logger_log_val(&run->logger, run->step, loss);
+                run_note(run, "validation", false);
             }
         }
         if (run->has_eval && val_now && !skipped && (last || run->step > 0)) { skipped = !run_evaluate(run, g); }
@@ -3241,7 +3251,9 @@ static int trainer_main(int argc, char** argv) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     error_context()->claim = run_claim_early;
     options_parse(o, argc, argv);
-    if (o->output_dir[0] && !o->sample_only) { for (int each : {SIGTERM, SIGINT, SIGUSR1}) { signal(each, run_on_signal); } }  // one that comes while loading counts after the first step
+    if (o->output_dir[0] && !o->sample_only && !o->calibrate) {  // one that comes while loading counts after the first step
+        for (int each : {SIGTERM, SIGINT, SIGUSR1}) { signal(each, run_on_signal); }
+    }
     run_meet(run);
 #ifdef GPT_CPU_DEVICE
     device_init(&run->dev, 0);

@@ -199,6 +199,7 @@ static inline bool checkpoint_find_latest(const char* folder, ModelCount count, 
 // ---------------------------------------------------------------------------- writing
 
 static inline bool checkpoint_unlink(const char* path, FileError* error) {
+    note_progress();  // file systems may take long over each of many
     if ((file_fault() || unlink(path) != 0) && errno != ENOENT) {
         return file_error(error, errno, "check the output folder's permissions", "cannot remove '%s': %s", path, strerror(errno));
     }
@@ -253,6 +254,7 @@ static inline bool checkpoint_prune(const char* folder, int step, int keep, int 
     for (auto& e : list) {
         int num_ranks = 0;
         FileError why;
+        note_progress();
         if (e.step > step) { continue; }
         const bool known_bad = std::find(damaged.begin(), damaged.end(), e.step) != damaged.end();
         bool is_good = good < keep && !known_bad && checkpoint_check(folder, e, NULL, &num_ranks, &why);

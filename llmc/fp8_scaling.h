@@ -327,7 +327,10 @@ static inline void fp8_scaling_restore(Fp8Scaling* s, const unsigned* amax, cons
         cudaCheck(cudaMemcpy(s->history, h, (size_t)n * H * sizeof(unsigned), cudaMemcpyHostToDevice));
         free(h);
     }
-    for (int i = 0; i < s->count; i++) { descale[i] = 1.0f / made[i]; }
+    for (int i = 0; i < s->count; i++) {
+        if (fp8_slot_granularity(s, i) != FP8_BY_TENSOR) { made[i] = 1.0f; }  // another recipe wrote the checkpoint
+        descale[i] = 1.0f / made[i];
+    }
     cudaCheck(cudaMemcpy(s->scale, made, s->count * sizeof(float), cudaMemcpyHostToDevice));
     cudaCheck(cudaMemcpy(s->descale, descale, s->count * sizeof(float), cudaMemcpyHostToDevice));
     cudaCheck(cudaDeviceSynchronize());
